@@ -2,13 +2,13 @@
 conv/winograd_streamed: 3 x 3 convolution by Winograd's F(my x mx, 3 x 3), of weights as they come from memory.
 
 A work-item takes `sets` times `mr` tiles of my x mx outputs and transforms their inputs into local memory. Then
-it takes the weights of each block of output channels, `chunk` input channels at a time: transforms them into one
-half of a buffer, a few before each product with those of the chunk before, in its other half; and asks for the
-weights of the next chunk. So memory gives 9 weights for a pair of channels where a tile has `places` of them,
-and never rests. Sums wait in local memory from chunk to chunk.
+it takes the weights of each block of output channels, row of places by row of places, `chunk` input channels at a
+time. Columns of the window are transformed, rows are not: memory gives my + 2 times 3 weights for a pair of channels
+where a tile has my + 2 times mx + 2 of them. Those of a chunk are transformed, and multiplied with all tiles while they
+are in the nearest cache, as are the sums, which wait in local memory; meanwhile the chunk after the next is read ahead.
 
 Tensors  src, dst: images with channels innermost; src has a border as wide as the pads
-         weights: [convs][blocks][ic][nv][3 rows][3 columns][vw], and one more chunk, of anything
+         weights: [convs][blocks][my + 2][ic][nv][3][vw]
          bias: [blocks][nv * vw]
 Index    inputs beyond the border, which only outputs beyond dst depend on, read the border's last
          row or column instead
@@ -18,8 +18,9 @@ Params   name, src, dst, pads, post_ops, operands, extra_types, prefetch, wg: as
          ic, oc: channels of a group
          convs: groups of channels
          reach: last row and column of src, border included, counted from src's first
-         bt, at: (along y, along x), matrices of input and output; at takes in what weights are not divided by
-         g: (along y, along x), matrices of weights, in integers
+         bt, at: (along y, along x), matrices of input and output; that of outputs along x takes in what weights are
+         not divided by
+         g: matrix of weights along x, in integers
          has_bias {0,1}
 Tunables my, mx {2,4}     outputs of a tile along each axis
          mr {1..28}       tiles of a register tile
@@ -49,9 +50,11 @@ TAPS = 3  # of a row of the window
     held = sets * mr
     groups = -(-tiles // held)
     chunks = ic // chunk
-    units = chunk * nv  # vectors of weights of a chunk, TAPS of them each
-    turns = nx * sets  # products of a chunk
-    here = chunk * ocb + vw  # elements from one place to the next in half a buffer: not in the same lines of a cache
+    units = chunk * nv  # of TAPS vectors of weights, in a chunk
+    # Lines of weights that each step of a product reads ahead.
+    lines = -(-TAPS * ocb // (LINE * nx * sets))
+    ahead = max(0, 2 * TAPS * ocb - nx * sets * lines * LINE) * chunk  # the last ones end the chunk after the next
+    here = chunk * ocb + vw  # elements from place to place, which share no lines of a cache
     assert ic % chunk == 0 and chunk % vw == 0 and oc % vw == 0, (ic, oc, chunk, vw)
     assert tuple(strides) == (1, 1), strides
     assert src.pitches[1] == 1 and dst.pitches[1] == 1, "channels must be innermost"
@@ -59,30 +62,6 @@ TAPS = 3  # of a row of the window
     xt, yt = types[0], types[3]
     first = f"conv * {oc} + " if convs > 1 else ""  # channel of the output
 %>
-<%def name="transform()">\
-            V ${", ".join(f"r{j}" for j in range(nx))};
-            {
-% for k in range(TAPS):
-                const V d${k} = ${load("float", vw, "w", str(k * vw))};
-% endfor
-                ${wg_.by_rows(g, lambda j: f"r{j}", lambda k: f"d{k}")}
-            }
-            __local float *to = next + unit * ${vw};
-% for j in range(nx):
-            ${store(vw, f"r{j}", "to", str(j * here), "float", "__local")}
-% endfor
-% if prefetch:
-%  for v in range(0, TAPS * vw, LINE):
-%   if ahead:
-            ${pf.fetch_far(f"w + {ahead * TAPS * vw + v}")}
-%   endif
-%   if near:
-            ${pf.fetch(f"w + {near * TAPS * vw + v}")}
-%   endif
-%  endfor
-% endif
-            w += ${TAPS * vw};
-</%def>
 ${group_size(wg)}
 __kernel void ${name}(
     __global const ${cell(xt)} *src_base, const int src_offset, __global const float *weights,
@@ -96,7 +75,7 @@ __kernel void ${name}(
 {
     typedef ${V} V;
     __local float spread[${places * held * ic}];
-    __local float halves[${buffers * nx * here}];
+    __local float near[${nx * here}];
     __local float products[${places * held * ocb}];
     const int group = get_global_id(0), part = get_global_id(1);
     if (group >= ${groups} || part >= ${parts}) return;
@@ -139,31 +118,27 @@ __kernel void ${name}(
     }
     const int begin = part * ${share}, end = min(begin + ${share}, ${blocks});
     __global const float *w = weights + begin * ${ny * ic * TAPS * ocb};
-    int half_ = 0;
-    for (int block = begin, step = ${1 - buffers}; block < end;) {
+    for (int block = begin, step = 0; block < end;) {
     const int row = step / ${chunks};
-% if buffers == 2:
-    __local float *next = halves + (half_ ? 0 : ${nx * here});
-% else:
-    __local float *next = halves;
-% endif
-    int unit = 0${", turn = 0" if buffers == 2 else ""};
     __local const float *a = spread + step * ${nx * held * chunk};
-    __local const float *b = halves + half_ * ${nx * here};
+    __local const float *b = near;
     __local float *product = products + row * ${nx * held * ocb};
-% if buffers == 1:
-    for (; unit < ${units}; ++unit) {
-        ${transform()}
+    for (int unit = 0; unit < ${units}; ++unit) {
+        V ${", ".join(f"r{j}" for j in range(nx))};
+        {
+% for k in range(TAPS):
+            const V d${k} = ${load("float", vw, "w", str(k * vw))};
+% endfor
+            ${wg_.by_rows(g, lambda j: f"r{j}", lambda k: f"d{k}")}
+        }
+        __local float *to = near + unit * ${vw};
+% for j in range(nx):
+        ${store(vw, f"r{j}", "to", str(j * here), "float", "__local")}
+% endfor
+        w += ${TAPS * vw};
     }
-% endif
     for (int place = 0; place < ${nx}; ++place) {
     for (int set = 0; set < ${sets}; ++set) {
-% if buffers == 2:
-        for (turn += ${units}; unit * ${turns} < turn; ++unit) {
-            ${transform()}
-        }
-        if (step < 0) continue;
-% endif
         V ${", ".join(f"p{t}_{v}" for t in range(mr) for v in range(nv))};
         if (step % ${chunks} == 0) {
 % for t in range(mr):
@@ -182,6 +157,11 @@ __kernel void ${name}(
 %  endfor
 % endif
         for (int k = 0; k < ${chunk}; ++k) {
+% if prefetch:
+%  for line in range(lines):
+            ${pf.fetch(f"w + {ahead + line * LINE} + ((place * {sets} + set) * {chunk} + k) * {lines * LINE}")}
+%  endfor
+% endif
 % for v in range(nv):
             const V b${v} = ${load("float", vw, "b", f"k * {ocb} + {v * vw}")};
 % endfor
@@ -204,9 +184,6 @@ __kernel void ${name}(
     }
     b += ${here};
     }
-% if buffers == 2:
-    half_ = !half_;
-% endif
     if (++step < ${ny * chunks}) continue;
     step = 0;
     for (int t = 0; t < ${held}; ++t) {

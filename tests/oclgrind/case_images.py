@@ -112,7 +112,7 @@ convolve(
     SAME3,
     post_ops=RESIDUAL,
     extra=(1, 48, 4, 5),
-    only="winograd",
+    only="winograd_f32",
     targets=("cpu",),
 )
 convolve(
@@ -122,7 +122,7 @@ convolve(
     SAME3,
     post_ops=RESIDUAL,
     extra=(1, 37, 4, 5),
-    only="winograd",
+    only="winograd_f32",
     targets=("cpu",),
 )
 for _channels, _kind in ((16, "f4"), (17, "f2"), (16, "shared")):
@@ -138,6 +138,28 @@ for _channels, _kind in ((16, "f4"), (17, "f2"), (16, "shared")):
         every=True,
         targets=("cpu",),
     )
+convolve(
+    "winograd_streamed",
+    (1, 32, 3, 4),
+    64,
+    SAME3,
+    post_ops=RESIDUAL,
+    extra=(1, 64, 3, 4),
+    only="winograd_streamed",
+    every=True,
+    targets=("cpu",),
+)
+convolve(
+    "winograd_streamed_groups",
+    (2, 32, 3, 6),
+    96,
+    window((3, 3), before=(1, 0), after=(0, 2)),
+    border=2,
+    group=2,
+    bias=False,
+    only="winograd_streamed",
+    targets=("cpu",),
+)
 convolve("winograd_sets", (1, 16, 6, 9), 32, SAME3, only="_p1_s2", every=True, targets=("cpu",))
 convolve(
     "winograd_shared",
@@ -153,7 +175,7 @@ convolve(
     (1, 16, 6, 9),
     32,
     window((3, 3), (2, 2), before=(1, 1), after=(0, 1)),
-    only="winograd",
+    only="winograd_f32",
     border=1,
     targets=("cpu",),
 )
@@ -164,7 +186,7 @@ convolve(
     window((3, 3), before=(1, 0), after=(0, 2)),
     border=2,
     bias=False,
-    only="winograd",
+    only="winograd_f32",
     targets=("cpu",),
 )
 convolve("depthwise_registers", (2, 16, 5, 7), 16, SAME3, group=16, only="depthwise")

@@ -1,26 +1,37 @@
-"""Winograd's convolution of weights that come from memory as they are, and are transformed in the kernel.
+"""Winograd's convolution for CPUs where few pixels meet many weights, which stream from memory.
 
-Transformed, they are 16/9 to 4 times as many: where few pixels meet many weights, that is more than
-memory gives in the time of the products.
+Transformed, weights are 16/9 to 4 times as many, which memory gives in more time than their products take.
+Here only their columns are transformed ahead; the kernel transforms the rows, a chunk of input channels at a time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache, partial
+from dataclasses import replace
+from functools import partial
+from operator import attrgetter
 
 import numpy as np
 
 from clnn.ops.conv.problem import ConvProblem, innermost
-from clnn.ops.conv.winograd import Matrix, fits, matrices
-from clnn.ops.launch import Const, In, Launch, Out, Variant, grid
+from clnn.ops.conv.tiles import loop_slots
+from clnn.ops.conv.winograd import ERRORS, MARGINS, TAPS, Matrix, fits, matrices
+from clnn.ops.conv.winograd_cpu import INPUT_SLOTS, OUTPUT_SLOTS
+from clnn.ops.launch import Arg, Const, In, Launch, Out, Variant, grid
 from clnn.ops.shared.epilogue import operand_args
 from clnn.records import dataclass
 from clnn.target import Target
 from clnn.traced import is_open
 from clnn.types import Array
 
-TAPS = 3  # of the window along an axis
+LEAST_VECTOR = 16  # narrower ones multiply for longer than memory takes for transformed weights
+SIZES = (2, 2), (2, 4), (4, 4)  # outputs of a tile along y and x
+CHUNK = 16  # input channels whose weights are transformed at once
+LEAST_TILES, MOST_SETS = 4, 4  # of a register tile, and of these
+NEAR_BYTES = 40 * 1024  # of a chunk's weights, inputs and sums at the places of a row
+MOST_BYTES = 896 * 1024  # that stay in a core's second cache beside weights that pass through
+STREAM_RATE = 5  # bytes per cycle and core, of weights that are read ahead
+WEIGHT_SLOTS = 2  # of a vector of weights, to transform it, besides its stores
 
 
 @dataclass(frozen=True)
@@ -39,31 +50,82 @@ class StreamedPlan:
     sets: int
     parts: int
     cycles: float = 0.0
-    buffers: int = 2
-    ahead: int = 0
-    near: int = 32
+
+    @property
+    def places(self) -> int:
+        """Products of a tile and a pair of channels."""
+        return (self.my + 2) * (self.mx + 2)
+
+    @property
+    def cost(self) -> float:
+        """The cycles, as they compare with those of other kernels."""
+        return self.cycles * MARGINS[max(self.my, self.mx)]
 
 
 def variants(problem: ConvProblem) -> Iterator[Variant]:
-    """Yield the kernel of the estimate's choice."""
+    """Yield the kernel of the estimate's choice, then those of tiles of other sizes."""
     if _takes(problem):
-        sizes = problem.batch, problem.oc, problem.height, problem.width
-        best = plan(sizes, problem.ic, problem.target, problem.group)
-        if best:
-            yield _variant(problem, best)
+        shape = problem.batch, problem.oc, problem.height, problem.width
+        for one in plans(shape, problem.ic, problem.target, problem.group):
+            yield _variant(problem, one)
 
 
 def _takes(problem: ConvProblem) -> bool:
     target, vectors = problem.target, problem.reads_vectors and innermost(problem.dst)
     if not (target.is_cpu and fits(problem, 1, narrow=True, grouped=True) and vectors):
         return False
-    if is_open(problem.batch * problem.height * problem.width):
+    if target.vector < LEAST_VECTOR or is_open(problem.batch * problem.height * problem.width):
         return False
-    return problem.ic % target.vector == 0 and problem.oc % target.vector == 0
+    return problem.ic % CHUNK == 0 and problem.oc % target.vector == 0
 
 
-def plan(shape: tuple[int, ...], ic: int, target: Target, convs: int) -> StreamedPlan | None:
-    return None
+def plans(shape: tuple[int, ...], ic: int, target: Target, convs: int = 1) -> list[StreamedPlan]:
+    """Return the cheapest plan of each size of tiles for an output of shape (n, oc, h, w), cheapest first.
+
+    ic, oc: channels of each of `convs` groups.
+    """
+    best: dict[tuple[int, int], StreamedPlan] = {}
+    for one in sorted(_plans(shape, ic, target, convs), key=attrgetter("cost", "sets")):
+        best.setdefault((one.my, one.mx), one)
+    return list(best.values())
+
+
+def _plans(shape: tuple[int, ...], ic: int, target: Target, convs: int) -> Iterator[StreamedPlan]:
+    images, oc, height, width = shape
+    vw, parts = target.vector, target.compute_units
+    for my, mx in SIZES:
+        tiles = images * -(-height // my) * -(-width // mx)
+        for nv in (1, 2, 3, 4):
+            if nv * vw * parts > oc:
+                break
+            # Registers hold the sums, a vector of weights for each, and one element of a tile.
+            for mr in range(LEAST_TILES, (target.registers - 1 - nv) // nv + 1):
+                sets = -(-tiles // mr)
+                made = StreamedPlan(my, mx, mr, nv, vw, CHUNK, sets, parts)
+                if sets <= MOST_SETS and _fits(made, ic, target):
+                    yield replace(made, cycles=_cycles(made, oc, ic, target, convs))
+
+
+def _fits(made: StreamedPlan, ic: int, target: Target) -> bool:
+    """Whether local memory holds a plan's tiles and sums, and the nearest cache what a row of places takes."""
+    held, channels, row = made.mr * made.sets, made.nv * made.vw, made.mx + 2
+    near = row * (CHUNK * (channels + held) + held * channels) * 4
+    far = made.places * held * (ic + channels) * 4
+    return near <= NEAR_BYTES and near + far <= min(target.local_bytes, MOST_BYTES)
+
+
+def _cycles(made: StreamedPlan, oc: int, ic: int, target: Target, convs: int) -> float:
+    """Return the estimated time of the slowest core."""
+    channels, held = made.nv * made.vw, made.mr * made.sets
+    blocks = -(-oc // channels)
+    rounds, share = -(-made.parts * convs // target.compute_units), -(-blocks // made.parts)
+    sums, step = made.mr * made.nv, loop_slots(made.mr, made.nv) / 2
+    products = made.places * made.sets * (ic * step + ic // CHUNK * sums)
+    transforms = (made.my + 2) * ic * made.nv * (made.mx + 2 + WEIGHT_SLOTS)
+    fetched = (made.my + 2) * TAPS * ic * channels * 4 / STREAM_RATE
+    before = held * ic // made.vw * INPUT_SLOTS * made.places
+    after = held * made.nv * OUTPUT_SLOTS * made.places
+    return rounds * (share * (max(products + transforms, fetched) + after) + before)
 
 
 def scaled(m: int) -> tuple[Matrix, Matrix]:
@@ -103,20 +165,15 @@ def _variant(problem: ConvProblem, chosen: StreamedPlan) -> Variant:
         "chunk": chosen.chunk,
         "sets": chosen.sets,
         "parts": chosen.parts,
-        "buffers": chosen.buffers,
-        "ahead": chosen.ahead,
-        "near": chosen.near,
         "prefetch": "prefetch" in problem.target.features,
     }
-    how = chosen.my, chosen.nv, chosen.vw, chosen.chunk
-    constants = [
-        Const(partial(pack, problem.weights, *how, problem.group))
-    ]
+    how = chosen.my, chosen.nv, chosen.vw
+    constants = [Const(partial(pack, problem.weights, *how, problem.group))]
     if bias is not None:
         constants.append(Const(lambda: bias))
-    args = (In(0), *constants, *operand_args(problem, problem.post_ops), Out(0))
+    args: tuple[Arg, ...] = (In(0), *constants, *operand_args(problem, problem.post_ops), Out(0))
     launch = Launch("conv/winograd_streamed.cl.mako", params, args, size, local)
-    return Variant(name, (launch,), chosen.cycles, 1e-4)
+    return Variant(name, (launch,), chosen.cost, ERRORS[max(chosen.my, chosen.mx)])
 
 
 def _name(problem: ConvProblem, chosen: StreamedPlan) -> str:
@@ -125,16 +182,15 @@ def _name(problem: ConvProblem, chosen: StreamedPlan) -> str:
     return problem.label("winograd_streamed", kind)
 
 
-def pack(weights: Array, m: int, nv: int, vw: int, chunk: int, convs: int = 1) -> Array:
-    """Return weights (convs * oc, ic, 3, 3) as [convs][blocks][m + 2][ic][nv][3][vw], and a chunk more.
+def pack(weights: Array, m: int, nv: int, vw: int, convs: int = 1) -> Array:
+    """Return weights (convs * oc, ic, 3, 3) as [convs][blocks][m + 2][ic][nv][3][vw].
 
     Columns of the window are transformed, rows are not.
     """
     oc, ic = weights.shape[0] // convs, weights.shape[1]
     blocks, g = -(-oc // (nv * vw)), matrices(m).g
-    packed = np.zeros((convs * blocks * len(g) * ic + chunk, nv, TAPS, vw), np.float32)
-    whole = packed[:-chunk].reshape(convs, blocks, len(g), ic, nv, TAPS, vw)
+    packed = np.zeros((convs, blocks, len(g), ic, nv, TAPS, vw), np.float32)
     vectors = weights.reshape(convs, oc // vw, vw, ic, TAPS, TAPS)
     for v in range(oc // vw):
-        whole[:, v // nv, :, :, v % nv] = np.einsum("py,cviyx->cpixv", g, vectors[:, v])
+        packed[:, v // nv, :, :, v % nv] = np.einsum("py,cviyx->cpixv", g, vectors[:, v])
     return packed

@@ -9,7 +9,7 @@ from harness import check_op, normal
 from clnn.ops.conv import winograd_cpu, winograd_streamed
 from clnn.ops.conv.spec import Conv2d
 from clnn.ops.conv.winograd import matrices
-from clnn.ops.conv.winograd_streamed import StreamedPlan
+from clnn.ops.conv.winograd_streamed import StreamedPlan, pack, plans
 from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.window import Window
 from clnn.target import Target
@@ -32,7 +32,7 @@ SAME = Window((3, 3), (1, 1), (1, 1), (1, 1), (1, 1))
 def test_tiles(device, monkeypatch, my, mx, mr, nv, chunk, sets, parts, ic, oc, group):
     monkeypatch.setenv("CLNN_CPU_VECTOR", "16")
     plan = StreamedPlan(my, mx, mr, nv, 16, chunk, sets, parts)
-    monkeypatch.setattr(winograd_streamed, "plan", lambda *_: plan)
+    monkeypatch.setattr(winograd_streamed, "plans", lambda *_: [plan])
     post_ops = (PostOp("add", operand=3), PostOp("relu"), PostOp("mul", operand=4))
     channels = group * oc
     bias = normal((channels,), 2) if nv != 1 else None
@@ -55,7 +55,7 @@ def test_tiles(device, monkeypatch, my, mx, mr, nv, chunk, sets, parts, ic, oc, 
 def test_borders(device, monkeypatch, size, pads):
     monkeypatch.setenv("CLNN_CPU_VECTOR", "16")
     plan = StreamedPlan(2, 4, 4, 2, 16, 16, 2, 1)
-    monkeypatch.setattr(winograd_streamed, "plan", lambda *_: plan)
+    monkeypatch.setattr(winograd_streamed, "plans", lambda *_: [plan])
     win = Window((3, 3), (1, 1), (1, 1), pads[:2], pads[2:])
     inputs = [normal((2, 16, size[0] + 2, size[1] + 2), 0), normal((32, 16, 3, 3), 1)]
     check_op(
@@ -72,3 +72,29 @@ def test_scaled_matrices_give_the_same(m):
     plain = [x[i : i + 3] @ weights for i in range(m)]
     np.testing.assert_allclose(there, plain, rtol=1e-12, atol=1e-12)
     assert all(float(w).is_integer() for row in g for w in row)
+
+
+@pytest.mark.parametrize(
+    ("size", "ic", "oc", "tiles"),
+    [(7, 512, 512, (2, 4)), (8, 512, 512, (2, 4)), (10, 384, 384, (4, 4)), (14, 256, 256, (4, 4))],
+)
+def test_tiles_of_many_weights(size, ic, oc, tiles):
+    made = plans((1, oc, size, size), ic, CPU)[0]
+    assert (made.my, made.mx) == tiles and made.nv >= 2
+    before = winograd_cpu.plan((1, oc, size, size), ic, CPU, 16)
+    assert before is None or made.cost < before.cost
+
+
+@pytest.mark.parametrize(("size", "channels"), [(28, 128), (14, 512), (56, 64)])
+def test_tiles_that_no_second_cache_holds_are_left_to_others(size, channels):
+    """Weights would be transformed again for each group of tiles."""
+    assert not plans((1, channels, size, size), channels, CPU)
+
+
+def test_packed_weights():
+    """Rows of places by channels, with the window's columns transformed and its rows as they were."""
+    weights = normal((64, 16, 3, 3), 3)
+    packed, g = pack(weights, 2, 2, 16), matrices(2).g
+    assert packed.shape == (1, 2, 4, 16, 2, 3, 16)
+    there = g @ weights[45, 7].astype(np.float64)
+    np.testing.assert_allclose(packed[0, 1, :, 7, 0, :, 13], there, rtol=1e-6)
