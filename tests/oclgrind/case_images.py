@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 from collections.abc import Sequence
@@ -17,9 +18,11 @@ from table import NHWC, add, orders_of, put, steps_of
 
 from clnn.codegen import render as codegen
 from clnn.codegen import runtime_numbers
+from clnn.ops.conv import winograd_streamed
 from clnn.ops.conv.separable import Separable
 from clnn.ops.conv.spec import Conv2d
 from clnn.ops.conv.transpose import ConvTranspose
+from clnn.ops.conv.winograd_streamed import StreamedPlan
 from clnn.ops.pool.roi_align import RoiAlign
 from clnn.ops.pool.roi_max import RoiMax
 from clnn.ops.pool.spec import Pool
@@ -30,6 +33,7 @@ from clnn.ops.resize.spec import Resize
 from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.window import Window
 from clnn.runtime.run import planning
+from clnn.target import Target
 
 
 def window(
@@ -138,28 +142,6 @@ for _channels, _kind in ((16, "f4"), (17, "f2"), (16, "shared")):
         every=True,
         targets=("cpu",),
     )
-convolve(
-    "winograd_streamed",
-    (1, 32, 3, 4),
-    64,
-    SAME3,
-    post_ops=RESIDUAL,
-    extra=(1, 64, 3, 4),
-    only="winograd_streamed",
-    every=True,
-    targets=("cpu",),
-)
-convolve(
-    "winograd_streamed_groups",
-    (2, 32, 3, 6),
-    96,
-    window((3, 3), before=(1, 0), after=(0, 2)),
-    border=2,
-    group=2,
-    bias=False,
-    only="winograd_streamed",
-    targets=("cpu",),
-)
 convolve("winograd_sets", (1, 16, 6, 9), 32, SAME3, only="_p1_s2", every=True, targets=("cpu",))
 convolve(
     "winograd_shared",
@@ -189,6 +171,39 @@ convolve(
     only="winograd_f32",
     targets=("cpu",),
 )
+
+
+def streamed(win: Window, plan: Sequence[int], shape: Sequence[int], oc: int, group: int) -> None:
+    """Check a tile (my, mx, mr, nv) in so many sets and parts, where weights are few, too."""
+    *tile, sets, parts = plan
+
+    def plans(shape: tuple[int, ...], ic: int, target: Target, convs: int) -> list[StreamedPlan]:
+        return [StreamedPlan(*tile, target.vector, 16, sets, parts)]
+
+    spec = Conv2d(win, group, RESIDUAL)
+    inputs = [normal(shape), normal((oc, shape[1] // group, 3, 3), 1), normal((oc,), 2)]
+    inputs.append(normal((shape[0], oc, *win.output(shape[2:])), 3))
+    with (
+        mock.patch.object(winograd_streamed, "plans", plans),
+        mock.patch.object(winograd_streamed, "_pays", lambda problem: True),
+    ):
+        check_op(
+            DEVICE,
+            spec,
+            inputs,
+            consts=(1, 2),
+            orders=orders_of(inputs, (3,)),
+            border=2,
+            only="winograd_streamed",
+        )
+
+
+for _name, _plan, _shape, _oc, _group in (
+    ("winograd_streamed", (2, 4, 4, 2, 1, 2), (1, 32, 3, 6), 80, 1),
+    ("winograd_streamed_sets", (2, 2, 4, 1, 2, 1), (1, 16, 4, 5), 32, 1),
+    ("winograd_streamed_groups", (4, 4, 4, 2, 1, 1), (2, 32, 3, 9), 64, 2),
+):
+    put(_name, functools.partial(streamed, SAME3, _plan, _shape, _oc, _group), targets=("cpu",))
 convolve("depthwise_registers", (2, 16, 5, 7), 16, SAME3, group=16, only="depthwise")
 convolve(
     "depthwise_memory",

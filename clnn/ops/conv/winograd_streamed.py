@@ -28,7 +28,7 @@ LEAST_VECTOR = 16  # narrower ones multiply for longer than memory takes for tra
 SIZES = (2, 2), (2, 4), (4, 4)  # outputs of a tile along y and x
 CHUNK = 16  # input channels whose weights are transformed at once
 LEAST_TILES, MOST_SETS = 4, 4  # of a register tile, and of these
-NEAR_BYTES = 40 * 1024  # of a chunk's weights, inputs and sums at the places of a row
+NEAR_BYTES = 44 * 1024  # of chunks' weights, and of inputs and sums at the places of a row
 MOST_BYTES = 896 * 1024  # that stay in a core's second cache beside weights that pass through
 STREAM_RATE = 5  # bytes per cycle and core, of weights that are read ahead
 WEIGHT_SLOTS = 2  # of a vector of weights, to transform it, besides its stores
@@ -64,19 +64,24 @@ class StreamedPlan:
 
 def variants(problem: ConvProblem) -> Iterator[Variant]:
     """Yield the kernel of the estimate's choice, then those of tiles of other sizes."""
-    if _takes(problem):
+    if _takes(problem) and _pays(problem):
         shape = problem.batch, problem.oc, problem.height, problem.width
         for one in plans(shape, problem.ic, problem.target, problem.group):
             yield _variant(problem, one)
 
 
 def _takes(problem: ConvProblem) -> bool:
+    """Whether these kernels compute a problem."""
     target, vectors = problem.target, problem.reads_vectors and innermost(problem.dst)
     if not (target.is_cpu and fits(problem, 1, narrow=True, grouped=True) and vectors):
         return False
-    if target.vector < LEAST_VECTOR or is_open(problem.batch * problem.height * problem.width):
-        return False
-    return problem.ic % CHUNK == 0 and problem.oc % target.vector == 0
+    extents, vw = problem.batch * problem.height * problem.width, target.vector
+    return not is_open(extents) and problem.ic % CHUNK == problem.oc % vw == 0
+
+
+def _pays(problem: ConvProblem) -> bool:
+    """Whether weights come from further away than a core's own caches, and products do not take longer."""
+    return problem.target.vector >= LEAST_VECTOR and not problem.weights_stay
 
 
 def plans(shape: tuple[int, ...], ic: int, target: Target, convs: int = 1) -> list[StreamedPlan]:
@@ -109,9 +114,10 @@ def _plans(shape: tuple[int, ...], ic: int, target: Target, convs: int) -> Itera
 def _fits(made: StreamedPlan, ic: int, target: Target) -> bool:
     """Whether local memory holds a plan's tiles and sums, and the nearest cache what a row of places takes."""
     held, channels, row = made.mr * made.sets, made.nv * made.vw, made.mx + 2
-    near = row * (CHUNK * (channels + held) + held * channels) * 4
-    far = made.places * held * (ic + channels) * 4
-    return near <= NEAR_BYTES and near + far <= min(target.local_bytes, MOST_BYTES)
+    near = 4 * row * (CHUNK * (channels + held) + held * channels)
+    ahead = 4 * 2 * TAPS * CHUNK * channels
+    far = 4 * made.places * held * (ic + channels)
+    return near + ahead <= NEAR_BYTES and near + far <= min(target.local_bytes, MOST_BYTES)
 
 
 def _cycles(made: StreamedPlan, oc: int, ic: int, target: Target, convs: int) -> float:

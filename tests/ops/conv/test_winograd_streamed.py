@@ -18,6 +18,12 @@ CPU = Target("cpu", 16, 2, 256, 2**20)
 SAME = Window((3, 3), (1, 1), (1, 1), (1, 1), (1, 1))
 
 
+def only(monkeypatch, plan):
+    """Let a plan be the only one, however few the weights."""
+    monkeypatch.setattr(winograd_streamed, "plans", lambda *_: [plan])
+    monkeypatch.setattr(winograd_streamed, "_pays", lambda _: True)
+
+
 @pytest.mark.parametrize(
     ("my", "mx", "mr", "nv", "chunk", "sets", "parts", "ic", "oc", "group"),
     [
@@ -32,7 +38,7 @@ SAME = Window((3, 3), (1, 1), (1, 1), (1, 1), (1, 1))
 def test_tiles(device, monkeypatch, my, mx, mr, nv, chunk, sets, parts, ic, oc, group):
     monkeypatch.setenv("CLNN_CPU_VECTOR", "16")
     plan = StreamedPlan(my, mx, mr, nv, 16, chunk, sets, parts)
-    monkeypatch.setattr(winograd_streamed, "plans", lambda *_: [plan])
+    only(monkeypatch, plan)
     post_ops = (PostOp("add", operand=3), PostOp("relu"), PostOp("mul", operand=4))
     channels = group * oc
     bias = normal((channels,), 2) if nv != 1 else None
@@ -55,7 +61,7 @@ def test_tiles(device, monkeypatch, my, mx, mr, nv, chunk, sets, parts, ic, oc, 
 def test_borders(device, monkeypatch, size, pads):
     monkeypatch.setenv("CLNN_CPU_VECTOR", "16")
     plan = StreamedPlan(2, 4, 4, 2, 16, 16, 2, 1)
-    monkeypatch.setattr(winograd_streamed, "plans", lambda *_: [plan])
+    only(monkeypatch, plan)
     win = Window((3, 3), (1, 1), (1, 1), pads[:2], pads[2:])
     inputs = [normal((2, 16, size[0] + 2, size[1] + 2), 0), normal((32, 16, 3, 3), 1)]
     check_op(
