@@ -199,9 +199,9 @@ def streamed(win: Window, plan: Sequence[int], shape: Sequence[int], oc: int, gr
 
 
 for _name, _plan, _shape, _oc, _group in (
-    ("winograd_streamed", (2, 4, 4, 2, 1, 2), (1, 32, 3, 6), 80, 1),
+    ("winograd_streamed", (2, 4, 4, 2, 1, 2), (1, 16, 3, 6), 80, 1),
     ("winograd_streamed_sets", (2, 2, 4, 1, 2, 1), (1, 16, 4, 5), 32, 1),
-    ("winograd_streamed_groups", (4, 4, 4, 2, 1, 1), (2, 32, 3, 9), 64, 2),
+    ("winograd_streamed_groups", (4, 4, 4, 1, 1, 1), (2, 32, 3, 9), 64, 2),
 ):
     put(_name, functools.partial(streamed, SAME3, _plan, _shape, _oc, _group), targets=("cpu",))
 convolve("depthwise_registers", (2, 16, 5, 7), 16, SAME3, group=16, only="depthwise")
