@@ -1,5 +1,5 @@
 <%doc>
-conv/winograd_streamed: 3 x 3 convolution by Winograd's F(my x mx, 3 x 3), of weights as they come from memory.
+conv/winograd_streamed: 3 x 3 convolution by Winograd's F(my x mx, 3 x 3), of weights that stream from memory.
 
 A work-item takes `sets` times `mr` tiles of my x mx outputs and transforms their inputs into local memory. Then
 it takes the weights of each block of output channels, row of places by row of places, `chunk` input channels at a
@@ -9,7 +9,7 @@ are in the nearest cache, as are the sums, which wait in local memory; meanwhile
 
 Tensors  src, dst: images with channels innermost; src has a border as wide as the pads
          weights: [convs][blocks][my + 2][ic][nv][3][vw]
-         bias: [blocks][nv * vw]
+         bias: [convs][oc]
 Index    inputs beyond the border, which only outputs beyond dst depend on, read the border's last
          row or column instead
 Launch   global (groups of tiles, parts of the blocks, convs)
