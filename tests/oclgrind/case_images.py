@@ -18,11 +18,12 @@ from table import NHWC, add, orders_of, put, steps_of
 
 from clnn.codegen import render as codegen
 from clnn.codegen import runtime_numbers
-from clnn.ops.conv import winograd_cpu
+from clnn.ops.conv import winograd_cpu, winograd_streamed
 from clnn.ops.conv.pooled import PooledConv
 from clnn.ops.conv.separable import Separable
 from clnn.ops.conv.spec import Conv2d
 from clnn.ops.conv.transpose import ConvTranspose
+from clnn.ops.conv.winograd_streamed import StreamedPlan
 from clnn.ops.pool.roi_align import RoiAlign
 from clnn.ops.pool.roi_max import RoiMax
 from clnn.ops.pool.spec import Pool
@@ -33,6 +34,7 @@ from clnn.ops.resize.spec import Resize
 from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.window import Window
 from clnn.runtime.run import planning
+from clnn.target import Target
 
 
 def window(
@@ -115,7 +117,7 @@ convolve(
     SAME3,
     post_ops=RESIDUAL,
     extra=(1, 48, 4, 5),
-    only="winograd",
+    only="winograd_f32",
     targets=("cpu",),
 )
 convolve(
@@ -125,7 +127,7 @@ convolve(
     SAME3,
     post_ops=RESIDUAL,
     extra=(1, 37, 4, 5),
-    only="winograd",
+    only="winograd_f32",
     targets=("cpu",),
 )
 for _channels, _kind in ((16, "f4"), (17, "f2"), (16, "shared")):
@@ -168,7 +170,7 @@ convolve(
     (1, 16, 6, 9),
     32,
     window((3, 3), (2, 2), before=(1, 1), after=(0, 1)),
-    only="winograd",
+    only="winograd_f32",
     border=1,
     targets=("cpu",),
 )
@@ -179,7 +181,7 @@ convolve(
     window((3, 3), before=(1, 0), after=(0, 2)),
     border=2,
     bias=False,
-    only="winograd",
+    only="winograd_f32",
     targets=("cpu",),
 )
 for _mode, _size, _oc in (("max", (6, 9), 37), ("average", (5, 4), 32)):
@@ -191,6 +193,39 @@ for _mode, _size, _oc in (("max", (6, 9), 37), ("average", (5, 4), 32)):
         orders={"i0": NHWC, "o0": NHWC},
         targets=("cpu",),
     )
+
+
+def streamed(win: Window, plan: Sequence[int], shape: Sequence[int], oc: int, group: int) -> None:
+    """Check a tile (my, mx, mr, nv) in so many sets and parts, where weights are few, too."""
+    *tile, sets, parts = plan
+
+    def plans(shape: tuple[int, ...], ic: int, target: Target, convs: int) -> list[StreamedPlan]:
+        return [StreamedPlan(*tile, target.vector, 16, sets, parts)]
+
+    spec = Conv2d(win, group, RESIDUAL)
+    inputs = [normal(shape), normal((oc, shape[1] // group, 3, 3), 1), normal((oc,), 2)]
+    inputs.append(normal((shape[0], oc, *win.output(shape[2:])), 3))
+    with (
+        mock.patch.object(winograd_streamed, "plans", plans),
+        mock.patch.object(winograd_streamed, "_pays", lambda problem: True),
+    ):
+        check_op(
+            DEVICE,
+            spec,
+            inputs,
+            consts=(1, 2),
+            orders=orders_of(inputs, (3,)),
+            border=2,
+            only="winograd_streamed",
+        )
+
+
+for _name, _plan, _shape, _oc, _group in (
+    ("winograd_streamed", (2, 4, 4, 2, 1, 2), (1, 16, 3, 6), 80, 1),
+    ("winograd_streamed_sets", (2, 2, 4, 1, 2, 1), (1, 16, 4, 5), 32, 1),
+    ("winograd_streamed_groups", (4, 4, 4, 1, 1, 1), (2, 32, 3, 9), 64, 2),
+):
+    put(_name, partial(streamed, SAME3, _plan, _shape, _oc, _group), targets=("cpu",))
 convolve("depthwise_registers", (2, 16, 5, 7), 16, SAME3, group=16, only="depthwise")
 convolve(
     "depthwise_memory",

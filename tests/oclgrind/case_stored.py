@@ -128,7 +128,7 @@ add(
     _winograd,
     consts=(1, 2),
     dtype="bf16",
-    only="winograd",
+    only="winograd_f32",
     orders=orders_of(_winograd, (3,)),
     targets=CPU,
 )

@@ -7,6 +7,7 @@
     row_packing       packed ones of few input channels: a row of the window as channels
     streaming         the same for weights that exceed a CPU's caches: each is read once
     winograd_cpu      3 x 3 with fewer products, transforms in the kernel or in a launch before
+    winograd_streamed the same for weights that memory gives too slowly when transformed
     winograd_bytes    the same of bytes, exact, in sums of 32 bits that wrap
     winograd_fused    the same on GPUs, all in one kernel
     winograd_gpu      the same in three launches, around a product of matrices
@@ -35,6 +36,7 @@ from clnn.ops.conv import (
     winograd_cpu,
     winograd_fused,
     winograd_gpu,
+    winograd_streamed,
     workgroup,
 )
 from clnn.ops.conv.problem import ConvProblem
@@ -51,6 +53,7 @@ FAMILIES: tuple[Family, ...] = (
     row_packing.variants,
     streaming.variants,
     winograd_cpu.variants,
+    winograd_streamed.variants,
     winograd_bytes.variants,
     winograd_fused.variants,
     winograd_gpu.variants,

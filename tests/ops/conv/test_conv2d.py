@@ -163,7 +163,7 @@ def test_winograd(device, size, pads, stride):
     win = window((3, 3), (stride, stride), before=pads[:2], after=pads[2:])
     height, width = size[0] + 2, size[1] + 2
     spec, inputs = case(2, 32, 48, height, width, win)
-    (name,) = check_op(device, spec, inputs, consts=(1, 2), border=2, only="winograd")
+    (name,) = check_op(device, spec, inputs, consts=(1, 2), border=2, only="winograd_f32")
     assert "_f4_" in name or "_f2_" in name
 
 
@@ -207,7 +207,7 @@ def test_tiles_of_winograd(device, monkeypatch, m, mr, nv, sets, shared, stride,
     spec, inputs = case(1, 16, 64, *size, win, post_ops=post_ops, bias=nv != 1)
     inputs += [normal((1, 64, 7, 10), 7), normal((64, 1, 1), 8)]
     orders = {"i3": (0, 2, 3, 1)}
-    (name,) = check_op(device, spec, inputs, consts=(1, 2), orders=orders, only="winograd")
+    (name,) = check_op(device, spec, inputs, consts=(1, 2), orders=orders, only="winograd_f32")
     assert f"_s{stride}x{stride}_f{m}_t{mr}x{16 * nv}" in name and ("_shared" in name) == shared
 
 
@@ -232,7 +232,7 @@ def test_winograd_of_channels_that_are_no_whole_vectors(
     spec, inputs = case(2, ic, oc, *size, win, post_ops=post_ops)
     inputs += [normal((2, oc, 7, 10), 7), normal((oc, 1, 1), 8)]
     orders = {"i3": (0, 2, 3, 1)}
-    (name,) = check_op(device, spec, inputs, consts=(1, 2), orders=orders, only="winograd")
+    (name,) = check_op(device, spec, inputs, consts=(1, 2), orders=orders, only="winograd_f32")
     assert f"_f{m}_t{mr}x{16 * nv}" in name
 
 
@@ -260,7 +260,7 @@ def test_winograd_of_groups(device, monkeypatch, m, mr, nv, sets, shared, stride
     spec, inputs = case(2, group * ic, channels, *size, win, group=group, post_ops=post_ops)
     inputs += [normal((2, channels, 7, 10), 7), normal((channels, 1, 1), 8)]
     orders = {"i3": (0, 2, 3, 1)}
-    (name,) = check_op(device, spec, inputs, consts=(1, 2), orders=orders, only="winograd")
+    (name,) = check_op(device, spec, inputs, consts=(1, 2), orders=orders, only="winograd_f32")
     assert f"_f{m}_t{mr}x{16 * nv}" in name and ("_shared" in name) == shared
 
 
