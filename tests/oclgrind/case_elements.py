@@ -14,8 +14,8 @@ from clnn.ops.elementwise.eltwise import Eltwise
 from clnn.ops.elementwise.logic import RULES, Logic
 from clnn.ops.movement.gather import Gather, GatherElements, GatherND
 from clnn.ops.movement.pad import Pad
-from clnn.ops.movement.scatter import ScatterElements, ScatterND
 from clnn.ops.movement.part import Part
+from clnn.ops.movement.scatter import ScatterElements, ScatterND
 from clnn.ops.movement.views import Concat, Copy, Expand, Reshape, Slice, Transpose
 from clnn.ops.shared.functions import PostOp
 from clnn.types import I32, dtype_of
