@@ -3,7 +3,8 @@
 What a layer makes of a large batch has left the caches before the next layer reads it. A run of such
 layers is repeated for each part of the batch instead: the graph gets slices of what enters, the nodes
 once per part, and concatenations of what leaves. Those are views, so that nothing is copied, and
-memory planning gives the values between them the same memory in every part.
+memory planning gives the values between them the same memory in every part. An input of the network
+which layers want in another order or with a border is copied anyway: that is done part by part, too.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import field, replace
 from itertools import accumulate
 
 from clnn.graph.ir import Graph, Node
-from clnn.ops.spec import ViewSpec
+from clnn.ops.spec import OpSpec, ViewSpec
 from clnn.records import dataclass
 from clnn.target import Target
 
@@ -23,6 +24,7 @@ CONST_BYTES = 128 * 2**10  # of constants, that may be read again for every part
 MOST_PARTS = 16
 MOST_NODES = 2**15  # that parts may add to a network
 MIN_LAYERS = 2  # that are worth a run
+MORE_IMAGES = 2  # times those of a part that are worth a run of their own
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ class _Uses:
 class _Open:
     """A run that may go on: its batch, what it made, and the places of layers that are large.
 
-    least: images that a part has at least. most: bytes that one image of its largest layer moves.
+    least: images that a part has at least. moved: bytes that one image of each large layer moves.
     """
 
     graph: Graph
@@ -85,9 +87,9 @@ class _Open:
     units: int
     batch: int = 0
     least: int = 0
-    most: int = 0
     made: set[str] = field(default_factory=set)
     large: list[int] = field(default_factory=list)
+    moved: dict[int, int] = field(default_factory=dict)
 
     def takes(self, place: int) -> bool:
         """Add a node, if it can be computed for some images alone and its weights are few."""
@@ -105,7 +107,7 @@ class _Open:
         self.made.update(node.outputs)
         if moved * batch > LARGE_BYTES * self.units:
             self.large.append(place)
-            self.most = max(self.most, moved)
+            self.moved[place] = moved
         return True
 
     def _can_split(self, node: Node, batch: int) -> bool:
@@ -124,17 +126,35 @@ class _Open:
         return fits and not self.made.intersection(whole)
 
     def closed(self) -> list[LayerRun]:
-        """Return the run from its first large layer to its last, if it is worth it."""
+        """Return the run from its first large layer to its last, if it is worth it.
+
+        As several runs where layers behind a place move so little that parts have twice the images there.
+        """
         tied = self._tied_ends()
         while len(self.large) >= MIN_LAYERS and self.large[-1] + 1 in tied:
             self.large.pop()
-        if len(self.large) < MIN_LAYERS:
-            return []
-        room = PART_BYTES * self.units // self.most
-        images = max(n for n in _parts(self.batch) if n <= max(room, self.least))
-        if images == self.batch:
-            return []
-        return [LayerRun(self.large[0], self.large[-1] + 1, self.batch, images)]
+        count, most = len(self.large), self._most()
+        runs: list[LayerRun] = []
+        first, begin = 0, min(self.large, default=0)
+        while count - first >= MIN_LAYERS:
+            images = self._images(most[first])
+            cuts = range(first + MIN_LAYERS, count - MIN_LAYERS + 1)
+            free = (k for k in cuts if self._images(most[k]) >= MORE_IMAGES * images)
+            first = next((k for k in free if self.large[k - 1] + 1 not in tied), count)
+            end = self.large[first - 1] + 1
+            runs.append(LayerRun(begin, end, self.batch, images))
+            begin = end
+        return [run for run in runs if run.images < self.batch]
+
+    def _most(self) -> list[int]:
+        """Return the most bytes that one image of a large layer or of any behind it moves."""
+        moved = [self.moved[place] for place in self.large]
+        return [*accumulate(reversed(moved), max)][::-1]
+
+    def _images(self, moved: int) -> int:
+        """Return how many images stay in the caches, if each moves so many bytes."""
+        room = PART_BYTES * self.units // moved
+        return max(n for n in _parts(self.batch) if n <= max(room, self.least))
 
     def _tied_ends(self) -> set[int]:
         """Return the ends at which a value that crosses an end lies inside another, or another in it.
@@ -205,10 +225,12 @@ class _Repeating:
 
     def nodes_of(self, run: LayerRun) -> Sequence[Node]:
         """Return the nodes of a run for each part, between slices and concatenations."""
+        from clnn.ops.movement.part import Part
         from clnn.ops.movement.views import Concat, slice_of
 
         graph = self.graph
         nodes, made = graph.nodes[run.begin : run.end], list[Node]()
+        copied = _copied(graph, run)
         entering, leaving = self._crossing(run)
         parts: dict[str, list[str]] = {name: [] for name in leaving}
 
@@ -219,8 +241,11 @@ class _Repeating:
         for start in range(0, run.batch, run.images):
             names = {name: self._part(name, start, run.images) for name in entering}
             for name, part in names.items():
-                one = slice_of(self.types[name].shape, 0, start, run.images)
-                add(f"{name}@{start}:part", Node("", one, (name,), (part,)))
+                one: OpSpec = slice_of(self.types[name].shape, 0, start, run.images)
+                if name in copied:
+                    one = Part(start, run.images)
+                whole = f"{name}:part"
+                add(f"{name}@{start}:part", Node("", one, (name,), (part,), whole=whole))
             for node in nodes:
                 names |= {name: self._part(name, start, run.images) for name in node.outputs}
                 add(f"{node.name}@{start}", _for_part(graph, node, names, run.images))
@@ -248,6 +273,31 @@ class _Repeating:
             made.update(node.outputs)
         outputs = (name for node in nodes for name in node.outputs)
         return list(entering), [n for n in outputs if self.uses.readers.get(n, -1) >= run.end]
+
+
+def _copied(graph: Graph, run: LayerRun) -> set[str]:
+    """Return the inputs of the network that only a run reads, in another order or with a border."""
+    found: set[str] = set()
+    kept = {*graph.outputs.values(), *graph.stored}
+    for place, node in enumerate(graph.nodes):
+        if run.begin <= place < run.end:
+            found |= _wanted_otherwise(graph, node)
+        else:
+            kept.update(name for name in node.inputs if name is not None)
+    return found.intersection(graph.inputs) - kept
+
+
+def _wanted_otherwise(graph: Graph, node: Node) -> set[str]:
+    """Return what a node reads with channels innermost, or with a border."""
+    types, spec = graph.input_types(node), node.spec
+    found = [
+        node.inputs[k]
+        for k, border in spec.padding_needs(types).items()
+        if any((*border.before, *border.after))
+    ]
+    if spec.layout_rule == "image" and not spec.accepts_nchw(types):
+        found += node.inputs[:1]
+    return {name for name in found if name is not None}
 
 
 def _free(name: str, taken: Container[str]) -> str:

@@ -247,11 +247,22 @@ def _pieces(given: TensorType, memory: DType, order: tuple[int, ...]) -> dict[in
 
 
 def _planes(graph: Graph) -> set[str]:
-    """Return the inputs of the network that only nodes use which take planes."""
+    """Return the inputs of the network, and parts of them, that only nodes use which take planes."""
     found = set(graph.inputs) - set(graph.outputs.values())
+    parts = [node for node in graph.nodes if node.whole and found.issuperset(node.inputs)]
+    views = [node for node in parts if node.spec.kind == "slice"]
+    found.update(node.outputs[0] for node in parts if node.spec.kind in ("part", "slice"))
+    skipped = {node.name for node in views}
     for node in graph.nodes:
-        takes = node.spec.accepts_nchw(graph.input_types(node))
-        found -= {n for n in (node.inputs[1:] if takes else node.inputs) if n is not None}
+        if node.name not in skipped:
+            takes = node.spec.accepts_nchw(graph.input_types(node))
+            found -= {n for n in (node.inputs[1:] if takes else node.inputs) if n is not None}
+    for node in views:  # an input and its views lie in one order
+        if not found.issuperset((*node.inputs, *node.outputs)):
+            found.difference_update(n for n in node.inputs if n is not None)
+    for node in views:
+        if not found.issuperset(node.inputs):
+            found.discard(node.outputs[0])
     return found
 
 

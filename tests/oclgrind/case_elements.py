@@ -14,6 +14,7 @@ from clnn.ops.elementwise.eltwise import Eltwise
 from clnn.ops.elementwise.logic import RULES, Logic
 from clnn.ops.movement.gather import Gather, GatherElements, GatherND
 from clnn.ops.movement.pad import Pad
+from clnn.ops.movement.part import Part
 from clnn.ops.movement.scatter import ScatterElements, ScatterND
 from clnn.ops.movement.views import Concat, Copy, Expand, Reshape, Slice, Transpose
 from clnn.ops.shared.functions import PostOp
@@ -113,6 +114,7 @@ for _dtype in (np.uint8, np.int64, bool, np.float64, np.float16):
     )
 add("transpose", Transpose((2, 0, 1)), [normal((3, 4, 5))], orders={"o0": (0, 1, 2)})
 add("reshape_flat", Reshape((4, 9)), [normal((6, 6))], orders={"i0": (1, 0), "o0": (1, 0)})
+add("part", Part(1, 2), [normal((4, 3, 5, 16))], border=1, orders={"o0": (0, 2, 3, 1)})
 add("slice_backwards", Slice((0, 4), (3, 3), (1, -2)), [normal((3, 5))], orders={"o0": (1, 0)})
 add("expand", Expand((3, 4, 5)), [normal((4, 1))])
 add("concat", Concat(1), [normal((2, 3, 4)), normal((2, 5, 4), 1)], orders={"o0": (1, 2, 0)})

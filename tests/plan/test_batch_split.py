@@ -19,6 +19,7 @@ from clnn.ops.conv.spec import Conv2d
 from clnn.ops.conv.transpose import ConvTranspose
 from clnn.ops.elementwise.cast import Cast
 from clnn.ops.elementwise.eltwise import Eltwise
+from clnn.ops.movement.part import Part
 from clnn.ops.movement.views import Concat, Reshape, Slice, Transpose, slice_of
 from clnn.ops.pool.spec import Pool
 from clnn.ops.resize.spec import Resize
@@ -43,6 +44,7 @@ from clnn.types import I32, TensorType
 
 HALVES = Window((2, 2), (2, 2), (1, 1), (0, 0), (0, 0))
 THREE = Window((3, 3), (1, 1), (1, 1), (1, 1), (1, 1))
+INSIDE = Window((3, 3), (1, 1), (1, 1), (0, 0), (0, 0))
 SHAPE = (6, 4, 5, 6)
 # Spec and shapes of its inputs, for six images.
 OPS: list[tuple[OpSpec, list[tuple[int, ...] | None]]] = [
@@ -150,6 +152,31 @@ def test_a_run_is_repeated_and_nothing_is_copied(little):
     assert not any(s.node.whole for s in make_plan(graph, Target(), guard=64).scheduled)
 
 
+@pytest.mark.parametrize(
+    "channels, window, kinds",
+    [(3, THREE, ["part"] * 4), (3, INSIDE, ["slice"] * 4), (8, THREE, ["part"] * 4)],
+)
+def test_an_input_is_brought_into_place_part_by_part(little, channels, window, kinds):
+    """In planes where the first layer takes them, without a copy where it needs no border."""
+    b = Builder(x=(4, channels, 12, 12))
+    first = b.add(Conv2d(window), "x", b.const(16, channels, *window.kernel), b.const(16))
+    graph = b.graph(b.conv(b.conv(first, 8), 8))
+    plan = make_plan(graph, Target())
+    read = [step for step in plan.scheduled if step.node.inputs[0] == "x"]
+    assert [step.node.spec.kind for step in read] == kinds and plan.copied_bytes == 0
+    assert not any(step.node.name == "io:x" for step in plan.scheduled)
+    orders = {step.problem.outputs[0].layout.order for step in read}
+    assert orders == {(0, 1, 2, 3) if channels == 3 else (0, 2, 3, 1)}
+
+
+def test_an_input_that_others_read_is_brought_into_place_whole(little):
+    b = Builder(x=(4, 3, 12, 12))
+    last = b.conv(b.conv("x", 8), 8)
+    graph = b.graph(last, b.add(Reduce("mean", (0, 2)), "x"))
+    made = split_batch(graph, Target())
+    assert parts(made) and not any(isinstance(node.spec, Part) for node in made.nodes)
+
+
 def test_a_network_of_too_many_parts_stays_whole(monkeypatch):
     """Five layers for each of four images, and three for each of two pairs, are 26 nodes."""
     graph, split = network(), network(side=4)
@@ -169,7 +196,7 @@ def test_parts_share_kernels_and_constants(little, monkeypatch):
     for step in plan.scheduled:
         if step.node.whole:
             of.setdefault(step.node.layer, set()).add(id(step.variant))
-    of.pop("n0", None)  # images of the input begin at addresses that are aligned in several ways
+    of.pop("x:part")  # copies, each from another place
     assert of and all(len(variants) == 1 for variants in of.values())
 
 
@@ -231,6 +258,23 @@ def test_only_layers_beyond_the_caches_are_taken():
 def test_large_weights_end_a_run():
     found = runs_of(chain(64, (64, 64, 64, 64, 256, 256, 256), 16), 1)
     assert [(run.begin, run.end) for run in found] == [(0, 4)]
+
+
+def test_layers_of_smaller_maps_have_larger_parts():
+    """Unless what they read lies within another value, or they are too few."""
+
+    def shrinking(layers: int) -> Graph:
+        b = Builder(x=(32, 32, 64, 64))
+        value = conv(b, conv(b, "x", 32), 32)
+        value = b.post_ops("relu", b.conv(value, 32, stride=2))
+        for _ in range(layers):
+            value = conv(b, value, 32)
+        return optimise(b.graph(value))
+
+    image = 2 * 32 * 64 * 64 * 4
+    few, many = PART_BYTES // image, 4 * PART_BYTES // image
+    assert runs_of(shrinking(3), 1) == [LayerRun(0, 3, 32, few), LayerRun(3, 6, 32, many)]
+    assert runs_of(shrinking(1), 1) == [LayerRun(0, 4, 32, few)]
 
 
 def test_images_of_a_part_divide_the_batch_into_few_parts():

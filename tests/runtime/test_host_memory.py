@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from harness import normal
-from small_graphs import GRAPHS
+from small_graphs import GRAPHS, Builder
 
 import clnn
 from clnn.errors import OutOfDeviceMemoryError
+from clnn.graph.passes import optimise
 from clnn.options import Options
+from clnn.plan import batch_split
 from clnn.runtime.device import probe_child
 from clnn.runtime.device.device import open_context, select
 from clnn.runtime.device.probe import Capability
 from clnn.runtime.drivers.loader import cl
-from clnn.runtime.run import state
+from clnn.runtime.run import given, state
 from clnn.runtime.run.session import Session
 from clnn.runtime.run.state import ExecutionState
 
@@ -82,6 +86,86 @@ def test_runs_profiles_and_streams_take_turns(shared):
             assert same(session(every[1]), 1)
             assert all(same(outs, k) for k, outs in enumerate(session.stream(every)))
             assert same(session(every[2]), 2)
+
+
+@pytest.fixture
+def in_parts(shared, monkeypatch):
+    """A session of a batch in parts, whose input may be read in the caller's memory."""
+    monkeypatch.setattr(batch_split, "LARGE_BYTES", 8000)
+    monkeypatch.setattr(batch_split, "PART_BYTES", 1)
+    monkeypatch.setattr(given, "LEAST_BYTES", 1)
+    b = Builder(x=(4, 3, 12, 12))
+    with Session(optimise(b.graph(b.conv(b.conv("x", 8), 8))), shared, Options()) as session:
+        yield session
+
+
+def results(session, x):
+    return [array.tobytes() for array in session({"x": x}).values()]
+
+
+def test_an_input_is_read_where_the_caller_has_it(in_parts, monkeypatch):
+    """Whatever its address, and whether it may be written to; arrays that lie between bytes are copied."""
+    x, taken = normal((4, 3, 12, 12)), []
+    take = given.GivenInput.take
+    monkeypatch.setattr(
+        given.GivenInput, "take", lambda self, array: taken.append(take(self, array)) or taken[-1]
+    )
+    with monkeypatch.context() as apart:
+        apart.setattr(given.GivenInput, "take", lambda self, array: False)
+        want, other = results(in_parts, x), results(in_parts, x + 1)
+    for shift, fits in ((0, True), (4, True), (36, True), (1, False)):
+        array = np.zeros(x.nbytes + 64, np.uint8)[shift : shift + x.nbytes].view(x.dtype)
+        array = array.reshape(x.shape)
+        array[...] = x
+        array.flags.writeable = shift != 4
+        assert results(in_parts, array) == want and taken.pop() is fits
+        assert results(in_parts, x + 1) == other
+    x += 1  # the same array, with other values
+    assert results(in_parts, x) == other
+
+
+def test_an_input_is_not_kept(in_parts):
+    x = normal((4, 3, 12, 12))
+    kept = weakref.ref(x)
+    in_parts({"x": x})
+    del x
+    gc.collect()
+    assert kept() is None
+
+
+def test_a_run_that_was_left_early_forgets_its_input(in_parts, monkeypatch):
+    x = normal((4, 3, 12, 12))
+    want = results(in_parts, x)
+    state = in_parts._call_states[0]
+    with monkeypatch.context() as broken, pytest.raises(KeyboardInterrupt):
+        broken.setattr(state, "_enqueues", [*state._enqueues, interrupted])
+        results(in_parts, x + 1)
+    assert state._given["x"]._given is not None
+    assert results(in_parts, x) == want and state._given["x"]._given is None
+
+
+def interrupted():
+    raise KeyboardInterrupt
+
+
+def test_a_bound_input_in_parts_is_read_from_its_buffer(in_parts):
+    x = normal((4, 3, 12, 12))
+    want = results(in_parts, x)
+    in_parts.bind_input("x").copy_from(x)
+    found = in_parts({})
+    assert [array.tobytes() for array in found.values()] == want
+    in_parts.unbind_input("x")
+    assert results(in_parts, x) == want
+
+
+def test_profiles_and_streams_of_a_batch_in_parts(in_parts):
+    x = normal((4, 3, 12, 12))
+    want = results(in_parts, x)
+    with in_parts.profile():
+        assert results(in_parts, x) == want
+    streamed = in_parts.stream([{"x": x}] * 3)
+    assert all([a.tobytes() for a in outs.values()] == want for outs in streamed)
+    assert results(in_parts, x) == want
 
 
 def test_arrays_of_any_pitch(shared):

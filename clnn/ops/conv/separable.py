@@ -13,9 +13,11 @@ from typing import TypeVar
 from clnn.errors import ShapeError
 from clnn.layout import TensorLayout, channels_last
 from clnn.ops.conv import separable_cpu, separable_workgroup
+from clnn.ops.conv.problem import NEAR_WEIGHTS
 from clnn.ops.conv.separable_cpu import CACHE_RATE
 from clnn.ops.conv.separable_problem import TAPS, WEIGHTS, SeparableProblem, pixel_pitch
 from clnn.ops.conv.spec import Conv2d
+from clnn.ops.conv.tiles import EXPOSED
 from clnn.ops.launch import Arg, In, Launch, Out, Scratch, Variant, by_cost
 from clnn.ops.problem import Border, Operand, Problem
 from clnn.ops.shared.epilogue import post_op_operands
@@ -24,7 +26,6 @@ from clnn.ops.shared.window import Window
 from clnn.ops.shared.workgroup_tiles import second_launch
 from clnn.ops.spec import OpSpec, batched
 from clnn.records import dataclass
-from clnn.target import Target
 from clnn.types import Array, TensorType
 
 T = TypeVar("T")
@@ -173,7 +174,7 @@ class Separable(OpSpec):
         else:
             ways = filters.variants(first), point.variants(second)
             pairs = [(ways[0][0], ways[1][0]), (ways[0][-1], ways[1][-1])]
-        return [self._pair(a, b, first.outputs[0], problem.target) for a, b in pairs]
+        return [self._pair(a, b, (first, second)) for a, b in pairs]
 
     def _problems(self, problem: Problem) -> tuple[Problem, Problem]:
         """Return both convolutions as nodes of their own, with memory between them."""
@@ -186,20 +187,21 @@ class Separable(OpSpec):
         first = Problem(taps, (between,), problem.target)
         return first, Problem((between, *problem.inputs[WEIGHTS:]), problem.outputs, problem.target)
 
-    def _pair(self, first: Variant, second: Variant, between: Operand, target: Target) -> Variant:
+    def _pair(self, first: Variant, second: Variant, problems: tuple[Problem, Problem]) -> Variant:
         """Return the launches of both, the first's output being the second's first input."""
+        between, target = problems[0].outputs[0], problems[0].target
 
         def again(other: SeparableProblem) -> Variant | None:
             spec = Separable(other.window, other.first_post_ops, other.post_ops)
             ways = spec._problems(other)
             one = spec.filters(other.input(0).type.shape[1]).repeat(ways[0], first)
             two = spec.point.repeat(ways[1], second)
-            return one and two and spec._pair(one, two, ways[0].outputs[0], other.target)
+            return one and two and spec._pair(one, two, ways)
 
         itemsize = between.memory.itemsize
         scratch = Scratch("between", between.layout.size * itemsize, itemsize)
         moved = 2 * between.type.size * itemsize / (CACHE_RATE * target.compute_units)
-        moved += 0 if target.is_cpu else second_launch(target)
+        moved += _again(problems[1]) if target.is_cpu else second_launch(target)
 
         def before(arg: Arg) -> Arg:
             if isinstance(arg, In) and arg.index >= Conv2d.first_operand:
@@ -215,6 +217,14 @@ class Separable(OpSpec):
         name = f"{first.name}+{second.name}"
         cost, error = first.cost + second.cost + moved, first.error + second.error
         return Variant(name, launches, cost, error, again=again)
+
+
+def _again(point: Problem) -> float:
+    """Return the cycles that weights which do not stay close to a core cost for each image but the first."""
+    nbytes, units = point.input(1).type.nbytes, point.target.compute_units
+    if nbytes <= NEAR_WEIGHTS:
+        return 0.0
+    return (point.input(0).type.shape[0] - 1) * (EXPOSED * nbytes / (CACHE_RATE * units))
 
 
 def _with_args(variant: Variant, change: Callable[[Arg], Arg]) -> list[Launch]:

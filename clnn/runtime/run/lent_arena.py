@@ -19,10 +19,11 @@ from clnn.runtime.drivers.loader import load
 from clnn.runtime.drivers.pages import LARGE, fill_in, free_bytes, host_buffer, pages
 from clnn.runtime.process import forked
 from clnn.runtime.process.forked import keep
+from clnn.runtime.run.arena import LARGEST_ARENA, one_arena
 from clnn.runtime.run.commands import NOT_HANDED, Handed, Memory
 from clnn.runtime.run.constants import Constants, allocate
 from clnn.runtime.run.fused_launch import FusedLaunches
-from clnn.runtime.run.state import LARGEST_ARENA, ExecutionState, one_arena
+from clnn.runtime.run.state import ExecutionState
 from clnn.types import Array
 
 SPARE = 16  # times what is needed, of addresses: pages that are never written take no room

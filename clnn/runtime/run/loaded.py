@@ -14,13 +14,13 @@ from clnn.runtime.device.failures import explained
 from clnn.runtime.device.target import target_of
 from clnn.runtime.device.units import units_of
 from clnn.runtime.drivers.trim import trim_behind
+from clnn.runtime.run.arena import one_arena
 from clnn.runtime.run.constants import StoredConstants
 from clnn.runtime.run.fused_launch import OWN_CONSTANTS, FusedLaunches, params_of
 from clnn.runtime.run.parts import Build, Parts
 from clnn.runtime.run.saved import SavedNetwork
 from clnn.runtime.run.session import Session
 from clnn.runtime.run.small import can_be_helped, may_call, stored_on
-from clnn.runtime.run.state import one_arena
 from clnn.timeline import mark
 from clnn.types import Array
 

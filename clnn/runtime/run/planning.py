@@ -20,12 +20,12 @@ from clnn.runtime.device.device import DeviceInfo
 from clnn.runtime.device.failures import explained
 from clnn.runtime.device.target import allowed, products, target_of
 from clnn.runtime.drivers.trim import trim_opened
+from clnn.runtime.run.arena import one_arena
 from clnn.runtime.run.constants import Constants
 from clnn.runtime.run.fusing import fuse_plan
 from clnn.runtime.run.parts import Parts
 from clnn.runtime.run.small import helpers_of, is_long, is_small, placed_on
 from clnn.runtime.run.spills import replace_endless_kernels, replace_spilling_kernels
-from clnn.runtime.run.state import one_arena
 from clnn.runtime.run.universal import planner
 from clnn.settings import setting
 from clnn.timeline import mark

@@ -31,6 +31,7 @@ from clnn.runtime.build.program import Device
 from clnn.runtime.drivers.loader import load
 from clnn.runtime.drivers.pages import LARGE, host_buffer, pages
 from clnn.runtime.process.forked import keep
+from clnn.runtime.run.arena import one_arena
 from clnn.runtime.run.arguments import Place, at_once, in_order, plain, scalar, set_arguments
 from clnn.runtime.run.commands import NOT_HANDED, Enqueue, Handed, Memory, RunEvents
 from clnn.runtime.run.constants import Constants, allocate
@@ -41,17 +42,11 @@ from clnn.runtime.run.fused_launch import (
     FusedLaunch,
     FusedLaunches,
 )
+from clnn.runtime.run.given import given_inputs, leave
 from clnn.runtime.run.helped import TURN, Helped, Launch
 from clnn.types import Array
 
-LARGEST_ARENA = 2**31 - 1  # bytes; kernels take offsets as int
 POISON = 0xFF  # NaN in floats, -1 in integers
-
-
-def one_arena(plan: Plan, device: Device) -> bool:
-    """Whether all tensors of a state lie in one buffer."""
-    largest = min(device.info.max_alloc, LARGEST_ARENA)
-    return not plan.separate and plan.memory.total <= largest
 
 
 class ExecutionState:
@@ -247,6 +242,7 @@ class ExecutionState:
             partial(enqueue, self.queue, ready.kernel, ready.global_size, ready.local_size)
             for ready in self.launches
         ]
+        self._given = given_inputs(self, self._fused)
         self._help()
 
     def _help(self) -> None:
@@ -317,6 +313,7 @@ class ExecutionState:
         """Get ready for a run: wait for one that was left early, and read what is bound."""
         if self._running:
             self.queue.finish()
+            leave(self._given)
         self._running = True
         if bound is not self._ready_for:
             self._rebind(bound)
@@ -393,9 +390,11 @@ class ExecutionState:
         if self._running or bound is not self._ready_for:
             self.begin(bound)
         self._running = True
-        seen = self._seen
+        seen, given = self._seen, self._given
         for value, array in feeds.items():
-            if value in seen:
+            if value in given and given[value].take(array):
+                pass
+            elif value in seen:
                 seen[value][...] = array
             else:
                 self.upload(value, array)
@@ -414,6 +413,7 @@ class ExecutionState:
             for value, out in outs.items():
                 self.download(value, out)
         self.queue.finish()
+        leave(self._given)
         self._running = False
         for value in self._shown:
             if value not in kept:

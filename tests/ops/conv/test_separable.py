@@ -169,6 +169,11 @@ def test_cpus_keep_what_is_between_in_the_cache():
     assert any("+" in name for name in found)
 
 
+@pytest.mark.parametrize("images", [1, 8])
+def test_weights_of_a_megabyte_are_read_again_for_each_image_by_two_kernels_too(images):
+    assert is_fused(names(Target("cpu", 16, 2, 256, 2**20), (images, 512, 512, 14, 14))[0])
+
+
 @pytest.mark.parametrize("before,behind,most", [(True, True, 28), (True, False, 32)])
 def test_functions_before_and_behind_leave_registers_for_their_numbers(before, behind, most):
     """Else sums are spilled within the products."""
