@@ -7,11 +7,16 @@ of a tree owns the storage. A backward link places a producer's output inside it
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 from clnn.graph.ir import Graph, Node
 from clnn.layout import TensorLayout
-from clnn.ops.movement.views import Concat, Slice, slice_of
-from clnn.ops.spec import ViewSpec
+from clnn.ops.movement.views import Concat, Reshape, Slice, Transpose, slice_of
+from clnn.ops.spec import OpSpec, ViewSpec
 from clnn.records import dataclass
+from clnn.traced import is_one, is_open
+
+MAKERS = ("gemm", "attention", "eltwise")  # kinds of ops whose kernels write rows of any pitch
 
 
 @dataclass(frozen=True)
@@ -25,12 +30,23 @@ class Link:
     index: int = 0
 
 
-def find_links(graph: Graph) -> dict[str, Link]:
-    """Return child value -> link for every view that geometry may allow."""
+def find_links(
+    graph: Graph,
+    orders: Mapping[str, tuple[int, ...]] | None = None,
+    bordered: Callable[[str], bool] = lambda name: False,
+) -> dict[str, Link]:
+    """Return child value -> link for every view that geometry may allow.
+
+    orders: where given, what a reshape puts together lies in the reshape's memory, in this order of axes, where a copy
+    is spared. bordered: whether a value may get a border.
+    """
     finder = _Finder(graph)
     for node in reversed(graph.nodes):
         if isinstance(node.spec, Concat):
             finder.link_concat(node)
+    for node in graph.nodes if orders else ():
+        if isinstance(node.spec, Reshape):
+            finder.link_result(node, orders or {}, bordered)
     for node in graph.nodes:
         if isinstance(node.spec, ViewSpec) and not isinstance(node.spec, Concat):
             finder.link_forward(node)
@@ -43,6 +59,8 @@ class _Finder:
         self.links: dict[str, Link] = {}
         self.producers = graph.producers()
         self.above: dict[str, str] = {}
+        self.readers = graph.consumers()
+        self.public = {*graph.outputs.values()}
 
     def link_concat(self, node: Node) -> None:
         out = node.outputs[0]
@@ -55,6 +73,43 @@ class _Finder:
                 continue
             self._add(Link(name, out, view, True, index))
             self._climb(name)
+
+    def link_result(
+        self, node: Node, orders: Mapping[str, tuple[int, ...]], bordered: Callable[[str], bool]
+    ) -> None:
+        """Place what is transposed, and joined by a reshape, into the result, where that spares a copy.
+
+        As heads behind tokens are. Rows stay rows in memory, and nobody wants a border around the result.
+        """
+        turn, types = self.producers.get(node.inputs[0] or ""), self.graph.types
+        if turn is None or not isinstance(turn.spec, Transpose):
+            return
+        (source,), (turned,), (out,) = turn.inputs, turn.outputs, node.outputs
+        maker = self.producers.get(source or "")
+        if source is None or maker is None or maker.spec.kind not in MAKERS:
+            return
+        if not all(map(self._passed_on, (source, turned))) or bordered(out):
+            return
+        before, after = types[source].shape, types[out].shape
+        if any(map(is_open, (*before, *after))):
+            return
+        lies: TensorLayout | None = TensorLayout.make(before, orders[source])
+        placed: TensorLayout | None = TensorLayout.make(after, orders[out])
+        for step, back in ((turn, node), (node, turn)):
+            lies = _seen(step.spec, lies)
+            placed = _seen(self._inside(back), placed)
+        if lies is None and placed is not None and is_one(placed.pitches[-1]):
+            self._climb(out)
+
+    def _inside(self, node: Node) -> ViewSpec | None:
+        """Return the view of a view's result that its input is."""
+        spec = node.spec
+        return spec.inside(self.graph.input_types(node))[0] if isinstance(spec, ViewSpec) else None
+
+    def _passed_on(self, name: str) -> bool:
+        """Whether one node alone reads a value, which is no view and no output of the network."""
+        read = self.readers[name]
+        return self._free(name) and len(read) == 1 and name not in self.public
 
     def _free(self, name: str) -> bool:
         """Whether a value may still get a parent: made by a node, and not a view yet."""
@@ -115,6 +170,11 @@ class _Finder:
             above[name] = above.get(above[name], above[name])
             name = above[name]
         return name
+
+
+def _seen(view: OpSpec | None, layout: TensorLayout | None) -> TensorLayout | None:
+    """Return a layout through a view, None where there is none."""
+    return view.forward(layout) if isinstance(view, ViewSpec) and layout is not None else None
 
 
 def children_of(links: dict[str, Link]) -> dict[str, list[Link]]:

@@ -1,4 +1,4 @@
-"""Elementwise results in the memory order of what they are made of, where only products read them.
+"""Results of elementwise ops and softmax in the memory order of what they are made of, where only products read them.
 
 Products take rows and columns of any pitches. So a result whose one large source has another axis
 innermost than row-major order, as heads of tokens have, need not be turned on its way.
@@ -15,12 +15,13 @@ from clnn.traced import is_open
 
 READERS = ("gemm", "attention")  # kinds of ops that take any pitches
 VIEWS = ("transpose",)  # that exist of any layout
+FOLLOWERS = ("eltwise", "softmax")  # kinds of ops whose result may lie as what it is made of
 
 
 def followed(
     graph: Graph, links: Mapping[str, Link], orders: Mapping[str, tuple[int, ...]]
 ) -> dict[str, str]:
-    """Return elementwise result -> the source whose memory order it may have, in the order of nodes."""
+    """Return the result of a follower -> the source whose memory order it may have, in the order of nodes."""
     consumers, children = graph.consumers(), children_of(dict(links))
     public = {*graph.outputs.values(), *graph.inputs}
 
@@ -35,7 +36,7 @@ def followed(
 
     found: dict[str, str] = {}
     for node in graph.nodes:
-        source = _source(node, graph, links) if node.spec.kind == "eltwise" else None
+        source = _source(node, graph, links) if node.spec.kind in FOLLOWERS else None
         if source is None or source in graph.consts:
             continue
         (out,) = node.outputs

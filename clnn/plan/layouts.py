@@ -59,6 +59,7 @@ def place(
     in_pieces: whether pixels of elements of a type are to begin at multiples of 16 bytes.
     """
     from clnn.plan.alias import children_of, find_links  # stored plans have places, and need no ops
+    from clnn.plan.copies import Copies
     from clnn.plan.followers import followed, order_of
 
     hints = hints or Hints()
@@ -67,16 +68,20 @@ def place(
         if any(border.before) or any(border.after):
             demands.setdefault(name, []).append(border)
     orders = {**memory_orders(graph), **hints.orders}
-    links = find_links(graph)
+    free = not hints.orders and not hints.layouts
+    links = find_links(graph, orders if free else None, _bordered(graph, demands))
     views = _Views(children_of(links), demands, _demanding(demands, links), _worth_a_copy(graph))
     placed: dict[str, Placed] = {}
-    sources = {} if hints.orders or hints.layouts else followed(graph, links, orders)
+    sources = followed(graph, links, orders) if free else {}
+    copies = Copies(graph, links)
     roots = [name for name in graph.types if name not in {**links, **graph.consts, **sources}]
     late = [*reversed(sources)]
     while roots or late:
         root = roots.pop() if roots else late.pop()
         if root in sources:
             orders[root] = order_of(placed[sources[root]].layout)
+        elif free:
+            orders[root] = copies.order(root, orders[root], placed)
         if root in hints.layouts:
             layout = hints.layouts[root]
             here = Placed(root, layout, 0.0 if layout.has_padding else None)
@@ -123,6 +128,17 @@ def _demanding(demands: Demands, links: Mapping[str, Link]) -> set[str]:
             found.add(name)
             name = links[name].parent if name in links else None
     return found
+
+
+def _bordered(graph: Graph, demands: Demands) -> Callable[[str], bool]:
+    """Return whether somebody wants a border of a value, or of a view of it."""
+    readers = graph.consumers()
+
+    def wanted(name: str) -> bool:
+        views = [node for node in readers[name] if node.spec.is_view]
+        return name in demands or any(wanted(out) for node in views for out in node.outputs)
+
+    return wanted
 
 
 def _worth_a_copy(graph: Graph) -> set[str]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from clnn.budget import host_memory
 from clnn.graph.ir import Graph, check
 from clnn.graph.passes.dead import remove_dead
+from clnn.graph.passes.factor_sums import factor_sums
 from clnn.graph.passes.functions_before_joins import functions_before_joins
 from clnn.graph.passes.functions_before_views import functions_before_views
 from clnn.graph.passes.functions_of_images import functions_of_images
@@ -23,6 +24,7 @@ from clnn.graph.passes.fuse_separable import fuse_separable
 from clnn.graph.passes.fuse_shuffle import fuse_shuffle
 from clnn.graph.passes.fuse_written_norms import fuse_written_norms
 from clnn.graph.passes.fuse_written_steps import fuse_written_steps
+from clnn.graph.passes.order_terms import order_terms
 from clnn.graph.passes.rational import rational_functions
 from clnn.graph.passes.rows_of_images import rows_of_images
 from clnn.graph.passes.split_windows import split_windows
@@ -55,9 +57,11 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     functions_before_views,
     merge_views,
     shorten_chains,
+    order_terms,
     remove_dead,
     fuse_scale_shift,
     fuse_post_ops,
+    factor_sums,
     fuse_written_norms,
     fuse_written_steps,
     fuse_separable,
@@ -76,7 +80,7 @@ def optimise(graph: Graph, apart: bool = False, fixed: bool = False, single: boo
     left = {
         *([fuse_separable] if apart else []),
         *([] if single else [fuse_branches]),
-        *([] if fixed else [shorten_chains]),
+        *([] if fixed else [shorten_chains, order_terms, factor_sums]),
     }
     for run in PASSES:
         if run in (merge_views, functions_before_views):
