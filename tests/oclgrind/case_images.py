@@ -155,6 +155,7 @@ def read_ahead(stride: int) -> None:
 
 for _stride in (1, 2):
     put(f"winograd_ahead_{_stride}", partial(read_ahead, _stride), targets=("cpu",))
+convolve("winograd_tiles_of_6", (1, 16, 6, 9), 16, SAME3, only="_f6_", every=True, targets=("cpu",))
 convolve("winograd_sets", (1, 16, 6, 9), 32, SAME3, only="_p1_s2", every=True, targets=("cpu",))
 convolve(
     "winograd_shared",
