@@ -52,6 +52,7 @@ SHARED_COST = 1.15  # of tiles transformed in a launch before, where weights are
 NEAR_ELEMENTS = (
     2**17
 )  # of an image that is not read or written ahead: half of a core's second cache
+LARGE_STRIDED_COST = 0.9  # of F(4, 3) with a stride of 2 against what is counted
 NARROW_COST = 1.15  # of F(2, 3)'s products in tiles of one vector against what is counted
 INPUT_SLOTS, OUTPUT_SLOTS = 5, 4  # of a vector at a place, to transform it there and back
 SIZES_OF = attrgetter(*(f.name for f in fields(TileGrid)))
@@ -212,6 +213,7 @@ def _cycles(
         fetched += mr * sets * 4 / _rate(inputs)
     multiply = places * ic * max(sets * loop_slots(mr, nv) / 2, fetched) * share
     multiply *= NARROW_COST if (tiles.m, nv) == (2, 1) else 1
+    multiply *= LARGE_STRIDED_COST if (tiles.m, tiles.stride) == (4, 2) else 1
     before = sets * mr * -(-ic // vw) * INPUT_SLOTS * places
     after = sets * mr * share * nv * OUTPUT_SLOTS * places
     rounds = -(-groups * parts * tiles.convs // units)
