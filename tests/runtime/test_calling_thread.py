@@ -222,6 +222,23 @@ print(json.dumps([digests, [in_caller(session, n) for n in (1, 7, 5000)], all(th
     assert found["auto"][2:] == found["never"][2:] == [True, 120]
 
 
+@pytest.mark.parametrize("calls", [1, 2])
+def test_small_shapes_whose_launches_are_several_kernels(calls: int) -> None:
+    """Networks of more launches than a kernel holds have several programs."""
+    code = f"""
+from clnn.runtime.run import fusing
+fusing.MOST_CALLS = {calls}
+session, found = clnn.compile_model(open_model(), {POCL!r}), []
+session({{"x": rows(5000)}})
+for n in (3, 1):
+    for _ in range(8): found.append([n, digest(session({{"x": rows(n)}}))])
+print(json.dumps([found, [in_caller(session, n) for n in (3, 1)]]))
+"""
+    found = {way: answer(code, BEGIN + OPEN, CLNN_CALLING_THREAD=way) for way in ("auto", "never")}
+    assert found["auto"][0] == found["never"][0]
+    assert found["auto"][1] == [True, True] and found["never"][1] == [False, False]
+
+
 def test_kept_shapes_run_there(tmp_path: Path) -> None:
     code = f"""
 import clnn.onnxruntime as ort, time

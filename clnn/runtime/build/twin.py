@@ -28,16 +28,20 @@ __kernel void sample(__global int *dst)
 """
 
 
-def twin_of(device: Device, source: str) -> Device | None:
-    """Return the other of both devices with a program of this one, None where it does not take its binary.
+def twin_of(device: Device, *sources: str) -> Device | None:
+    """Return the other of both devices with programs of this one, None where it does not take their binaries.
 
     Raises DeviceError where there is no other, BuildError, and the driver's errors.
     """
     other = Device.open(replace(device.info, in_caller=not device.info.in_caller))
     other.build({"sample": SAMPLE})
-    binary, sample = device.binary(source), other.binary(SAMPLE)
-    moved = binary and sample and with_id_of(sample, binary)
-    return other if moved and other.take(source, moved) else None
+    sample = other.binary(SAMPLE)
+    for source in sources:
+        binary = device.binary(source)
+        moved = binary and sample and with_id_of(sample, binary)
+        if not (moved and other.take(source, moved)):
+            return None
+    return other
 
 
 def sampled(device: Device) -> int:

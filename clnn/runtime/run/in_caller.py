@@ -116,10 +116,9 @@ class InCaller:
 
         try:
             sources = {source for one in self._launches for source in one.sources}
-            found = [twin_of(self._device, source) for source in sources]
-            others = [other for other in found if other is not None]
-            if others and len(others) == len(found):
-                self._there = _There(others[0], self._held)
+            other = twin_of(self._device, *sources)
+            if other is not None:
+                self._there = _There(other, self._held)
                 self._enqueues, self._finish = _made(self._there, self._launches)
         except (ClnnError, load().Error, MemoryError) as err:
             log.info("calls stay on the device's threads: %s", err)
