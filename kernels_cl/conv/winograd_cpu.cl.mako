@@ -23,7 +23,7 @@ Params   name, src, dst, pads, post_ops, operands, extra_types, prefetch, wg: as
          reach: last row and column of src, border included, counted from src's first
          bt, at: matrices of input and output
          has_bias {0,1}
-         reads_ahead, writes_ahead {0,1}: the next group's inputs, and the lines of results, are asked for
+         near: elements of src or dst above which the next group's inputs, or the lines of results, are asked for
          while a group's products are summed
          pool: how each 2 x 2 results are pooled to one of dst, "max" or "average"; "" for not at all
 Tunables m {2,3,4,6}      outputs of a tile along an axis; even where they are pooled
@@ -41,6 +41,7 @@ Tunables m {2,3,4,6}      outputs of a tile along an axis; even where they are p
 <%namespace name="tl" file="/_common/tile.cl.mako"/>
 <%namespace name="wg_" file="/_common/winograd.cl.mako"/>
 <%!
+import math
 READ_AHEAD = 32  # steps of the inner loop by which weights are read ahead
 LINE = 16  # floats of a cache line
 %>
@@ -74,7 +75,9 @@ LINE = 16  # floats of a cache line
     side = m // 2 if pool else m  # of what a tile writes
     out_rows = -(-today(held) * side // places)
     turns = -(-n // rows_ahead)
-    ahead = reads_ahead and prefetch and not shared and not is_traced(src.pitches[3]) and src.pitches[3] == ic
+    def is_far(image):
+        return prefetch and math.prod(map(today, image.shape)) > near
+    ahead = is_far(src) and not shared and not is_traced(src.pitches[3]) and src.pitches[3] == ic
     V = vec_type("float", vw)
     xt, yt = "float" if shared else types[0], types[3]
     first = f"conv * {oc} + " if convs > 1 else ""  # channel of the output
@@ -153,7 +156,7 @@ __kernel void ${name}(
     for (int block = part * ${share}; block < min(part * ${share} + ${share}, ${blocks}); ++block) {
     for (int place = 0; place < ${places}; ++place) {
     __global const float *here = weights + (block * ${places} + place) * ${ic * ocb};
-% if prefetch and writes_ahead:
+% if is_far(dst):
     for (int row = place * ${out_rows}; row < place * ${out_rows} + ${out_rows}; ++row) {
         const int tile = min(group * ${held} + row / ${side}, ${tiles - 1});
         const int n = tile / ${high * wide}, y = tile / ${wide} % ${high} * ${side} + row % ${side}, left = tile % ${wide} * ${side};

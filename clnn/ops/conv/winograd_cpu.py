@@ -14,7 +14,6 @@ from operator import attrgetter
 
 import numpy as np
 
-from clnn.layout import TensorLayout
 from clnn.ops.conv.problem import ConvProblem, innermost
 from clnn.ops.conv.tiles import MEMORY_RATE, cold_cycles, loop_slots
 from clnn.ops.conv.winograd import (
@@ -32,7 +31,7 @@ from clnn.ops.launch import Arg, Const, In, Launch, Out, Scratch, Variant, grid
 from clnn.ops.shared.epilogue import operand_args
 from clnn.records import dataclass
 from clnn.target import Target
-from clnn.traced import is_open, opened, today
+from clnn.traced import is_open, opened
 from clnn.types import Array
 
 # Outputs of a tile along an axis, by the convolution's stride: what the estimate chooses from, and
@@ -275,7 +274,8 @@ def _variant(problem: ConvProblem, chosen: WinogradPlan, name: str = "") -> Vari
         "tile_pitch": chosen.pitch,
         "sets": sets,
         "most_sets": most_sets,
-        **_reading_ahead(problem, chosen),
+        "prefetch": "prefetch" in problem.target.features,
+        "near": NEAR_ELEMENTS,
     }
     # Of the plan, no more than decides: equal constants of other shapes are told by what makes them.
     how = (chosen.m, chosen.stride, chosen.nv * chosen.vw, chosen.vw)
@@ -292,20 +292,6 @@ def _variant(problem: ConvProblem, chosen: WinogradPlan, name: str = "") -> Vari
 
     error = ERRORS[chosen.m]
     return Variant(name, tuple(launches), chosen.cost, error, again=again, cost_at=cost_at)
-
-
-def _reading_ahead(problem: ConvProblem, chosen: WinogradPlan) -> dict[str, bool]:
-    """Return the template parameters that say what is asked for ahead of its use."""
-    return {
-        "prefetch": "prefetch" in problem.target.features,
-        "reads_ahead": not chosen.shared and _is_far(problem.src),
-        "writes_ahead": _is_far(problem.dst),
-    }
-
-
-def _is_far(image: TensorLayout) -> bool:
-    """Whether memory or the last cache holds an image while a layer works on it."""
-    return math.prod(map(today, image.shape)) > NEAR_ELEMENTS
 
 
 def _resized(problem: ConvProblem, chosen: WinogradPlan) -> WinogradPlan:
