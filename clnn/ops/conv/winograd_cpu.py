@@ -274,8 +274,7 @@ def _variant(problem: ConvProblem, chosen: WinogradPlan, name: str = "") -> Vari
         "tile_pitch": chosen.pitch,
         "sets": sets,
         "most_sets": most_sets,
-        "prefetch": "prefetch" in problem.target.features,
-        "near": NEAR_ELEMENTS,
+        **_ahead(problem.target),
     }
     # Of the plan, no more than decides: equal constants of other shapes are told by what makes them.
     how = (chosen.m, chosen.stride, chosen.nv * chosen.vw, chosen.vw)
@@ -292,6 +291,11 @@ def _variant(problem: ConvProblem, chosen: WinogradPlan, name: str = "") -> Vari
 
     error = ERRORS[chosen.m]
     return Variant(name, tuple(launches), chosen.cost, error, again=again, cost_at=cost_at)
+
+
+def _ahead(target: Target) -> dict[str, int]:
+    """Return the template parameters that say what is asked for ahead of its use."""
+    return {"prefetch": "prefetch" in target.features, "near": NEAR_ELEMENTS}
 
 
 def _resized(problem: ConvProblem, chosen: WinogradPlan) -> WinogradPlan:
