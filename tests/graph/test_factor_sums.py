@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
-from small_graphs import Builder
+from small_graphs import Builder, agree
 
-import clnn
 from clnn.graph.passes import optimise
 from clnn.ops.conv.separable import Separable
 from clnn.ops.elementwise.eltwise import Eltwise
@@ -39,30 +37,20 @@ def wide(graph):
     return [n for n in nodes if graph.types[n.outputs[0]].shape == size]
 
 
-def agree(graph, device):
-    x = np.random.default_rng(0).standard_normal(SHAPE).astype(np.float32)
-    made = []
-    for options in (clnn.Options(), clnn.Options(fuse=False)):
-        with clnn.compile_model(graph, device, options) as session:
-            made.append(session({"x": x}))
-    for name, want in made[1].items():
-        np.testing.assert_allclose(made[0][name], want, rtol=1e-5, atol=1e-5)
-
-
 @pytest.mark.parametrize("before", ["add", "sub"])
 def test_response_norm_is_a_scale_and_a_shift_within_the_convolution(device, before):
     graph = response_norm(before=before)
     factored = optimise(graph, fixed=True)
     found = [n.spec for n in factored.nodes if isinstance(n.spec, Separable)]
     assert (len(found) == 1 and not wide(factored)) == (before == "add")
-    agree(graph, device)
+    agree(graph, device, 1e-5)
 
 
 @pytest.mark.parametrize("change", [{"gate": "large"}, {"term": "another"}])
 def test_gates_as_large_and_sums_with_something_else_stay(device, change):
     graph = response_norm(**change)
     assert len(wide(optimise(graph, fixed=True))) == len(wide(optimise(graph)))
-    agree(graph, device)
+    agree(graph, device, 1e-5)
 
 
 def test_open_extents_stay():
@@ -78,4 +66,4 @@ def test_residual_attention(device):
     graph = b.graph(b.post_ops("relu", made))
     (last,) = wide(optimise(graph, fixed=True))
     assert [step.fn for step in last.spec.post_ops] == ["mul", "relu"]
-    agree(graph, device)
+    agree(graph, device, 1e-5)

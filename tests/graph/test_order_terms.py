@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from small_graphs import Builder
+from small_graphs import Builder, agree
 
-import clnn
 from clnn.graph.passes import optimise
 from clnn.ops.gemm.spec import Gemm
 from clnn.ops.movement.views import Reshape, Transpose
@@ -27,16 +26,6 @@ def heads_last(perm, joined, trans_b=False, twice=False):
 
 def perms(graph):
     return [n.spec.perm for n in graph.nodes if isinstance(n.spec, Transpose)]
-
-
-def agree(graph, device):
-    x = np.random.default_rng(0).standard_normal(SHAPE).astype(np.float32)
-    made = []
-    for options in (clnn.Options(), clnn.Options(fuse=False)):
-        with clnn.compile_model(graph, device, options) as session:
-            made.append(session({"x": x}))
-    for name, want in made[1].items():
-        np.testing.assert_allclose(made[0][name], want, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("trans_b", [False, True])

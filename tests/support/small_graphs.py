@@ -155,3 +155,14 @@ def agrees(graph: Graph, device: Any, rtol: float = 1e-5, atol: float = 1e-6) ->
         with clnn.compile_model(graph, device, options) as session:
             made.append(session(feeds)["out0"])
     np.testing.assert_allclose(*made, rtol=rtol, atol=atol)
+
+
+def agree(graph, device, atol=1e-6):
+    """Check that outputs for x are those of the network without passes that fuse."""
+    x = np.random.default_rng(0).standard_normal(graph.types["x"].shape).astype(np.float32)
+    made = []
+    for options in (clnn.Options(), clnn.Options(fuse=False)):
+        with clnn.compile_model(graph, device, options) as session:
+            made.append(session({"x": x}))
+    for name, want in made[1].items():
+        np.testing.assert_allclose(made[0][name], want, rtol=1e-5, atol=atol)

@@ -48,9 +48,8 @@ CACHES = ((2**20, 24), (2**24, 7))  # bytes that a cache holds, and gives a core
 MOST_SHARED_BYTES = 2**26  # of tiles transformed in a launch before
 FEW_WEIGHT_BYTES = 2**22  # transformed, that cores get from the last cache fast enough
 SHARED_COST = 1.15  # of tiles transformed in a launch before, where weights are few
-NEAR_ELEMENTS = (
-    2**17
-)  # of an image that is not read or written ahead: half of a core's second cache
+# Of an image that is not read or written ahead: half of a core's second cache.
+NEAR_ELEMENTS = 2**17
 LARGE_STRIDED_COST = 0.9  # of F(4, 3) with a stride of 2 against what is counted
 NARROW_COST = 1.15  # of F(2, 3)'s products in tiles of one vector against what is counted
 INPUT_SLOTS, OUTPUT_SLOTS = 5, 4  # of a vector at a place, to transform it there and back
