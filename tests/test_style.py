@@ -31,6 +31,14 @@ MACHINE = re.compile(
     r"(?<![\w.$}])/(?:home/(?!someone|user|you)|Users/|root/|work/|mnt/|media/)[\w.-]+"
     r"|(?<![\w.$}])/tmp/\w+|shared/design"
 )
+# What the top level holds beside folders whose names begin with a dot; what may be built there.
+TOP = {"clnn", "kernels_cl", "tests", "tools", "docs"} | {
+    "pyproject.toml",
+    "README.md",
+    "CHANGELOG.md",
+    "LICENSE",
+}
+BUILT = re.compile(r"(?:__pycache__|build|dist|out|fuzz-findings|[\w.]+\.egg-info)\Z")
 UNFINISHED = re.compile(r"\b(?:TODO|FIXME|XXX|HACK|WIP)\b")
 
 
@@ -172,6 +180,12 @@ def lines_with(pattern: re.Pattern[str], paths: list[Path]) -> list[str]:
 
 def test_nothing_is_marked_as_unfinished():
     assert not lines_with(UNFINISHED, [*CODE, *KERNELS])
+
+
+def test_the_top_level_holds_what_it_should():
+    names = {p.name for p in ROOT.iterdir() if not p.name.startswith(".")}
+    strays = sorted(n for n in names - TOP if not BUILT.match(n))
+    assert not strays and names >= TOP, strays
 
 
 def test_no_path_of_one_machine():
