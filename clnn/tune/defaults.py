@@ -31,6 +31,7 @@ def device_class(info: DeviceInfo) -> dict[str, str | int]:
         "type": info.type,
         "name": info.name,
         "compute_units": info.compute_units,
+        "half_rate": bool(info.caps.half_rate),
     }
 
 

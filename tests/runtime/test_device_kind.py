@@ -209,6 +209,16 @@ def test_tiles_fit_the_registers(vector: int, most: int) -> None:
 
 
 @pytest.mark.parametrize("vector", [8, 16])
+def test_half_rate_is_that_of_the_widest_vectors(any_device, monkeypatch, vector: int) -> None:
+    """Where kernels have narrower ones, what was measured of the widest says nothing of them."""
+    monkeypatch.setenv("CLNN_DEVICE_KIND", "cpu")
+    monkeypatch.setenv("CLNN_CPU_VECTOR", str(vector))
+    info = select(any_device)
+    info = replace(info, caps=replace(info.caps, half_rate=Capability(True)))
+    assert ("half_rate" in target_of(info).features) == (vector == 16)
+
+
+@pytest.mark.parametrize("vector", [8, 16])
 def test_networks_with_each_vector(any_device: str, monkeypatch, vector: int) -> None:
     monkeypatch.setenv("CLNN_DEVICE_KIND", "cpu")
     monkeypatch.setenv("CLNN_CPU_VECTOR", str(vector))

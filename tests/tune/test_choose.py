@@ -21,6 +21,7 @@ from clnn.ops.problem import Operand, Problem
 from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.window import Window
 from clnn.options import Options
+from clnn.runtime.device.probe import Capabilities, Capability
 from clnn.target import Target
 from clnn.tune.choose import Chosen, chooser
 from clnn.tune.defaults import NONE, defaults_for, export_lines
@@ -178,7 +179,11 @@ def test_defaults_serve_devices_of_that_name_and_size(info, tmp_path):
     found = shipped(tmp_path, info)
     assert pick(info, found) == (OTHER.name, "default")
     assert pick(info, found, given=problem(13)) == (SPEC.variants(problem(13))[0].name, "ranked")
-    for other in ({"platform": "Other"}, {"type": "gpu"}, {"name": "Other"}, {"compute_units": 8}):
+    slower = Capabilities(half_rate=Capability(True))
+    for other in (
+        *({"platform": "Other"}, {"type": "gpu"}, {"name": "Other"}),
+        *({"compute_units": 8}, {"caps": slower}),
+    ):
         assert defaults_for(described(**other), tmp_path) is NONE
     stored(info, SPEC.candidates(PROBLEM)[5])
     assert pick(info, found) == (SPEC.candidates(PROBLEM)[5].name, "tuned")
@@ -215,6 +220,7 @@ def test_the_file_of_defaults_is_one_line_per_problem_for_people(info, tmp_path)
         "type": "cpu",
         "name": info.name,
         "compute_units": info.compute_units,
+        "half_rate": False,
     }
     assert row["about"] == "conv2d 1x32x12x12, 32x32x3x3 -> 1x32x12x12"
     assert (row["variant"], row["gain"]) == (OTHER.name, 1.5)
@@ -225,7 +231,8 @@ def test_every_shipped_file_can_be_read():
 
     assert FOLDER.is_dir()
     for kind, found in _load(FOLDER):
-        assert set(kind) == {"platform", "type", "name", "compute_units"} and found
+        assert set(kind) == {"platform", "type", "name", "compute_units", "half_rate"}
+        assert found
         assert all(is_key(key) for key in found)
 
 

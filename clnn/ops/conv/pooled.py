@@ -11,6 +11,7 @@ from clnn.ops.conv import winograd_cpu
 from clnn.ops.conv.problem import ConvProblem
 from clnn.ops.conv.separable_cpu import CACHE_RATE
 from clnn.ops.conv.spec import Conv2d
+from clnn.ops.conv.tiles import bytes_a_cycle
 from clnn.ops.launch import Arg, In, Launch, Out, Scratch, Variant, by_cost
 from clnn.ops.pool.spec import Pool
 from clnn.ops.problem import Border, Operand, Problem
@@ -131,18 +132,21 @@ class PooledConv(OpSpec):
         between = Operand(made, layout, stored=x.stored)
         first = self.conv.variants(Problem(problem.inputs, (between,), problem.target))
         second = self.pool.variants(Problem((between,), problem.outputs, problem.target))
-        units = problem.target.compute_units
+        rate = bytes_a_cycle(CACHE_RATE, problem.target) * problem.target.compute_units
         return [
-            _pair(a, b, between, units) for a, b in ((first[0], second[0]), (first[-1], second[-1]))
+            _pair(a, b, between, rate) for a, b in ((first[0], second[0]), (first[-1], second[-1]))
         ]
 
 
-def _pair(first: Variant, second: Variant, between: Operand, units: int) -> Variant:
-    """Return the launches of both, the first's output being the second's input."""
+def _pair(first: Variant, second: Variant, between: Operand, rate: float) -> Variant:
+    """Return the launches of both, the first's output being the second's input.
+
+    rate: bytes of it that are written or read in a cycle.
+    """
     itemsize = between.memory.itemsize
     scratch = Scratch("between", between.layout.size * itemsize, itemsize)
     launches = (*_with(first, Out, scratch), *_with(second, In, scratch))
-    cost = first.cost + second.cost + 2 * between.type.size * itemsize / (CACHE_RATE * units)
+    cost = first.cost + second.cost + 2 * between.type.size * itemsize / rate
     return Variant(f"{first.name}+{second.name}", launches, cost, first.error + second.error)
 
 

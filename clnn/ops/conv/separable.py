@@ -17,7 +17,7 @@ from clnn.ops.conv.problem import NEAR_WEIGHTS
 from clnn.ops.conv.separable_cpu import CACHE_RATE
 from clnn.ops.conv.separable_problem import TAPS, WEIGHTS, SeparableProblem, pixel_pitch
 from clnn.ops.conv.spec import Conv2d
-from clnn.ops.conv.tiles import EXPOSED
+from clnn.ops.conv.tiles import EXPOSED, bytes_a_cycle
 from clnn.ops.launch import Arg, In, Launch, Out, Scratch, Variant, by_cost
 from clnn.ops.problem import Border, Operand, Problem
 from clnn.ops.shared.epilogue import post_op_operands
@@ -200,7 +200,8 @@ class Separable(OpSpec):
 
         itemsize = between.memory.itemsize
         scratch = Scratch("between", between.layout.size * itemsize, itemsize)
-        moved = 2 * between.type.size * itemsize / (CACHE_RATE * target.compute_units)
+        nbytes, rate = 2 * between.type.size * itemsize, bytes_a_cycle(CACHE_RATE, target)
+        moved = nbytes / (rate * target.compute_units)
         moved += _again(problems[1]) if target.is_cpu else second_launch(target)
 
         def before(arg: Arg) -> Arg:
@@ -221,10 +222,11 @@ class Separable(OpSpec):
 
 def _again(point: Problem) -> float:
     """Return the cycles that weights which do not stay close to a core cost for each image but the first."""
-    nbytes, units = point.input(1).type.nbytes, point.target.compute_units
+    nbytes, target = point.input(1).type.nbytes, point.target
     if nbytes <= NEAR_WEIGHTS:
         return 0.0
-    return (point.input(0).type.shape[0] - 1) * (EXPOSED * nbytes / (CACHE_RATE * units))
+    each = EXPOSED * nbytes / (bytes_a_cycle(CACHE_RATE, target) * target.compute_units)
+    return (point.input(0).type.shape[0] - 1) * each
 
 
 def _with_args(variant: Variant, change: Callable[[Arg], Arg]) -> list[Launch]:

@@ -9,7 +9,7 @@ from operator import attrgetter
 from clnn.ops.conv.packing import pack_table, pack_weights
 from clnn.ops.conv.problem import NEAR_WEIGHTS, long_finish
 from clnn.ops.conv.separable_problem import WEIGHTS, SeparableProblem, pixel_pitch
-from clnn.ops.conv.tiles import EXPOSED, Extents, Tile, block_slots, conv_tiles
+from clnn.ops.conv.tiles import EXPOSED, Extents, Tile, block_slots, bytes_a_cycle, conv_tiles
 from clnn.ops.launch import In, Launch, Variant, grid
 from clnn.ops.shared.byte_scales import last_args
 from clnn.ops.shared.epilogue import heavy
@@ -88,7 +88,8 @@ def _cycles(problem: SeparableProblem, band: int, tx: int, tile: Tile) -> float:
     products = -(-band * width // tile.mr)
     # Every band reads all weights, which stay close to a core from band to band if they are few.
     nbytes = problem.input(WEIGHTS).type.nbytes
-    far = EXPOSED * nbytes / CACHE_RATE if nbytes > NEAR_WEIGHTS else 0.0
+    rate = bytes_a_cycle(CACHE_RATE, problem.target)
+    far = EXPOSED * nbytes / rate if nbytes > NEAR_WEIGHTS else 0.0
     bands = -(-int(problem.height) // band) * int(problem.batch)
     rounds = -(-bands // problem.target.compute_units)
     return rounds * (filters + products * problem.ic * slots / 2 + far)

@@ -7,7 +7,8 @@ from clnn.target import Target
 from clnn.traced import divides, is_open
 
 LOOP_SLOTS = 3  # of a step of the inner loop, besides its loads and multiply-adds
-MEMORY_RATE = 3  # bytes per cycle and core
+# Bytes per cycle and core: of what is read as it is used, and of weights that are read ahead.
+MEMORY_RATE, STREAM_RATE = 3, 5
 EXPOSED = 0.5  # share of the time that weights take from memory which products do not hide
 
 
@@ -23,9 +24,19 @@ def block_slots(mr: int, nv: int, vectors: int, more: int = 0) -> int:
     return vectors // nv * loop_slots(mr, nv, more) + last
 
 
+def takes_half(target: Target) -> bool:
+    """Whether a vector of products takes a core as long as two do elsewhere."""
+    return "half_rate" in target.features
+
+
+def bytes_a_cycle(rate: int, target: Target) -> float:
+    """Return what a cycle of estimates, which is the time of two slots, brings of `rate` bytes a cycle."""
+    return rate * (2 if takes_half(target) else 1)
+
+
 def cold_cycles(nbytes: int, target: Target) -> float:
     """Return the cycles that weights cost because they come from memory."""
-    return EXPOSED * nbytes / (MEMORY_RATE * target.compute_units)
+    return EXPOSED * nbytes / (bytes_a_cycle(MEMORY_RATE, target) * target.compute_units)
 
 
 @dataclass(frozen=True)

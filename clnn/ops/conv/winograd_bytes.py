@@ -19,7 +19,7 @@ from clnn.arith.quantised import Requantised, magnitudes
 from clnn.ops.conv.direct import MADD_OPERANDS, MADD_PACKING, MADD_VECTOR, Dot, narrowing
 from clnn.ops.conv.packing import pack_table
 from clnn.ops.conv.problem import WEIGHTS, ConvProblem, innermost
-from clnn.ops.conv.tiles import MEMORY_RATE, Tile, cold_cycles, loop_slots
+from clnn.ops.conv.tiles import MEMORY_RATE, Tile, bytes_a_cycle, cold_cycles, loop_slots
 from clnn.ops.conv.winograd import AT_ONCE, TileGrid, tile_grid
 from clnn.ops.launch import Arg, Const, In, Launch, Variant, grid
 from clnn.ops.shared.byte_scales import last_args
@@ -158,7 +158,8 @@ def _cycles(tiles: TileGrid, target: Target, plan: BytesPlan) -> float:
     size = weights // parts + _local_bytes(tiles, plan)
     rate = next((rate for held, rate in CACHES if size < held), MEMORY_RATE)
     times = MADD_PACKING[2] if dot_of(target) == MADD else 1.0
-    steps = max(sets * loop_slots(mr, nv) * times / 2, nv * plan.vw * 4 / rate)
+    fetched = nv * plan.vw * 4 / bytes_a_cycle(rate, target)
+    steps = max(sets * loop_slots(mr, nv) * times / 2, fetched)
     multiply = PLACES * tiles.ic // 2 * steps * share
     before = sets * mr * tiles.ic / (WORD * plan.vw) * INPUT_CYCLES
     after = sets * mr * share * nv * OUTPUT_CYCLES

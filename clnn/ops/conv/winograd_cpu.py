@@ -15,7 +15,14 @@ from operator import attrgetter
 import numpy as np
 
 from clnn.ops.conv.problem import ConvProblem, innermost
-from clnn.ops.conv.tiles import MEMORY_RATE, cold_cycles, loop_slots
+from clnn.ops.conv.tiles import (
+    MEMORY_RATE,
+    STREAM_RATE,
+    bytes_a_cycle,
+    cold_cycles,
+    loop_slots,
+    takes_half,
+)
 from clnn.ops.conv.winograd import (
     ERRORS,
     MARGINS,
@@ -47,7 +54,8 @@ CANDIDATES = 3  # plans of one kind that are worth a measurement
 CACHES = ((2**20, 24), (2**24, 7))  # bytes that a cache holds, and gives a core per cycle
 MOST_SHARED_BYTES = 2**26  # of tiles transformed in a launch before
 FEW_WEIGHT_BYTES = 2**22  # transformed, that cores get from the last cache fast enough
-SHARED_COST = 1.15  # of tiles transformed in a launch before, where weights are few
+# Of tiles transformed in a launch before, where weights are few; or tiles, and products take longer than weights.
+SHARED_COST = 1.15
 # Of an image that is not read or written ahead: half of a core's second cache.
 NEAR_ELEMENTS = 2**17
 LARGE_STRIDED_COST = 0.9  # of F(4, 3) with a stride of 2 against what is counted
@@ -205,29 +213,43 @@ def _cycles(
     blocks = -(-tiles.oc // (nv * vw))
     groups, share = -(-tiles.tiles // (mr * sets)), -(-blocks // parts)
     inputs = places * mr * sets * _pitch(ic, vw) * 4 * (groups if shared else 1)
-    rate = _rate(weights + inputs + places * mr * sets * nv * vw * 4)
-    fetched = nv * vw * 4 / rate
-    if shared:
-        fetched += mr * sets * 4 / _rate(inputs)
-    multiply = places * ic * max(sets * loop_slots(mr, nv) / 2, fetched) * share
+    rate = _rate(weights + inputs + places * mr * sets * nv * vw * 4, target)
+    again = mr * sets * 4 / _rate(inputs, target) if shared else 0.0
+
+    def multiplied(rate: float) -> float:
+        """Return the cycles of the products of all weights, of which a cycle brings `rate` bytes."""
+        fetched = nv * vw * 4 / rate + again
+        return places * ic * max(sets * loop_slots(mr, nv) / 2, fetched) * share
+
+    rounds = -(-groups * parts * tiles.convs // units)
+    first = min(rate, bytes_a_cycle(STREAM_RATE, target)) if takes_half(target) else rate
+    multiply = multiplied(first) + (rounds - 1) * multiplied(rate)
     multiply *= NARROW_COST if (tiles.m, nv) == (2, 1) else 1
     multiply *= LARGE_STRIDED_COST if (tiles.m, tiles.stride) == (4, 2) else 1
     before = sets * mr * -(-ic // vw) * INPUT_SLOTS * places
     after = sets * mr * share * nv * OUTPUT_SLOTS * places
-    rounds = -(-groups * parts * tiles.convs // units)
-    cold = cold_cycles(weights * tiles.convs, target)
+    cold = _cold(weights * tiles.convs, rate, target, shared)
     if shared:
-        cold = (
-            0 if rate == MEMORY_RATE else cold
-        )  # what is fetched so comes from memory as it is used
-        cost = -(-groups * before * tiles.convs // units) + rounds * (multiply + after)
-        return cost * (SHARED_COST if weights <= FEW_WEIGHT_BYTES else 1) + cold
-    return rounds * (multiply + before + after) + cold
+        cost = -(-groups * before * tiles.convs // units) + multiply + rounds * after
+        few = weights <= FEW_WEIGHT_BYTES or (takes_half(target) and sets * groups <= SETS[-1])
+        return cost * (SHARED_COST if few else 1) + cold
+    return multiply + rounds * (before + after) + cold
 
 
-def _rate(nbytes: int) -> int:
+def _rate(nbytes: int, target: Target) -> float:
     """Return the bytes that a core gets per cycle, of data of which it reads so many over and over."""
-    return next((rate for size, rate in CACHES if nbytes < size), MEMORY_RATE)
+    far = STREAM_RATE if takes_half(target) else MEMORY_RATE
+    return bytes_a_cycle(next((rate for size, rate in CACHES if nbytes < size), far), target)
+
+
+def _cold(weights: int, rate: float, target: Target, shared: bool) -> float:
+    """Return the cycles that weights cost because they come from memory, besides those that products hide.
+
+    None where products take long and weights are read ahead, or where they are fetched from there all the time.
+    """
+    if takes_half(target) or (shared and rate == MEMORY_RATE):
+        return 0.0
+    return cold_cycles(weights, target)
 
 
 def _variant(problem: ConvProblem, chosen: WinogradPlan, name: str = "") -> Variant:

@@ -14,7 +14,7 @@ from operator import attrgetter
 import numpy as np
 
 from clnn.ops.conv.problem import ConvProblem, innermost
-from clnn.ops.conv.tiles import loop_slots
+from clnn.ops.conv.tiles import STREAM_RATE, bytes_a_cycle, loop_slots
 from clnn.ops.conv.winograd import ERRORS, MARGINS, TAPS, Matrix, fits, matrices
 from clnn.ops.conv.winograd_cpu import INPUT_SLOTS, OUTPUT_SLOTS
 from clnn.ops.launch import Arg, Const, In, Launch, Out, Variant, grid
@@ -30,7 +30,6 @@ CHUNK = 16  # input channels whose weights are transformed at once
 LEAST_TILES, MOST_SETS = 4, 4  # of a register tile, and of these
 NEAR_BYTES = 44 * 1024  # of chunks' weights, and of inputs and sums at the places of a row
 MOST_BYTES = 896 * 1024  # that stay in a core's second cache beside weights that pass through
-STREAM_RATE = 5  # bytes per cycle and core, of weights that are read ahead
 WEIGHT_SLOTS = 2  # of a vector of weights, to transform it, besides its stores
 
 
@@ -128,7 +127,7 @@ def _cycles(made: StreamedPlan, oc: int, ic: int, target: Target, convs: int) ->
     sums, step = made.mr * made.nv, loop_slots(made.mr, made.nv) / 2
     products = made.places * made.sets * (ic * step + ic // CHUNK * sums)
     transforms = (made.my + 2) * ic * made.nv * (made.mx + 2 + WEIGHT_SLOTS)
-    fetched = (made.my + 2) * TAPS * ic * channels * 4 / STREAM_RATE
+    fetched = (made.my + 2) * TAPS * ic * channels * 4 / bytes_a_cycle(STREAM_RATE, target)
     before = held * ic // made.vw * INPUT_SLOTS * made.places
     after = held * made.nv * OUTPUT_SLOTS * made.places
     return rounds * (share * (max(products + transforms, fetched) + after) + before)

@@ -25,7 +25,7 @@ from clnn.runtime.process.child import reply_stream
 
 # What is built as one program first, with what else a device states that it has.
 TOGETHER = (*REQUIRED[1:], "local_memory", "far")
-STEP_OF = {"far": "large_buffers"}  # of the file, where their names differ
+STEP_OF = {"far": "large_buffers", "x86_wide": "half_rate"}  # of the file, where their names differ
 # What is built in one go, if at all possible, where the device lists one of the extensions.
 LISTED = {
     "subgroups": ("cl_khr_subgroups", "cl_intel_subgroups"),
@@ -212,6 +212,7 @@ STEPS: dict[str, Callable[[ProbeBench], int]] = {
     "x86_madd": step_x86_madd,
     "x86_bf16": probe_pairs.step_x86_bf16,
     "fast_bf16": probe_pairs.step_fast_bf16,
+    "half_rate": probe_pairs.step_half_rate,
     "ptx_dp4a": probe_ptx.step_ptx_dp4a,
     "ptx_mma": probe_ptx.step_ptx_mma,
     "ptx_ldmatrix": probe_ptx.step_ptx_ldmatrix,
@@ -241,7 +242,9 @@ def build_most(bench: ProbeBench, steps: Sequence[str]) -> None:
     listed = {"x86_vnni": cpu_has_vnni(), "x86_madd": lists("avx2")}
     listed["x86_vbmi"] = lists("avx512vbmi")
     listed["x86_bf16"] = lists(probe_pairs.FEATURE)
-    assembly = [name for name, there in listed.items() if cpu and there and name in steps]
+    listed["x86_wide"] = lists(probe_pairs.WIDE_FEATURE)
+    asked = {name for name in listed if STEP_OF.get(name, name) in steps}
+    assembly = [name for name, there in listed.items() if cpu and there and name in asked]
     if len(files) > 1 and not (assembly and bench.build_together([*files, *assembly], merge=True)):
         bench.build_together(files)
 
