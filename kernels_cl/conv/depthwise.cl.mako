@@ -14,7 +14,8 @@ to 9 taps the filter stays in registers too:
 
 Tensors  src: image with channels innermost, seen as (n, c, h, w), with the border that the taps reach
          dst: image of any pitches
-         weights: [kh][kw][taken][c], c those of the output
+         weights: [kh][kw][taken][c], c those of the output; or, unless tile_per_item, [vectors][kh][kw][taken][vw],
+                  so that the weights of a vector lie in a few lines and pages, and not in a few sets of a cache
          table: [rows][c], constants of the arithmetic
 Index    where vw does not divide c, the last vector begins earlier and stores what others do not
 Launch   global (channel vectors, row bands, batch): a work-item walks all columns of a band; or, where
@@ -28,15 +29,18 @@ Params   name, arith, types, rows, src, dst, kernel, strides, dilations, pads, p
          taken {1,2,4,8}: inputs of a group, 1 or `each`
          tile_per_item {0,1}
          aligned {0,1}: vectors of src and of weights are
+         prefetch {0,1}: as of conv/direct
 Tunables vw {1,2,4,8,16}  channels of a vector, at most c
          tx               output columns at a time
          band             output rows of a work-item
-        near             0, or vectors of the input: rows that taps reach are copied to private memory of so
-                         many at most, each once, and read there, since pixels lie in many pages. With one
-                         filter per channel, not with tile_per_item
+         near             0, or vectors of the input: rows that taps reach are copied to private memory of so
+                          many at most, each once, and read there, since pixels lie in many pages. The row after
+                          them and the lines of results are asked for meanwhile. With one filter per channel, not
+                          with tile_per_item
 </%doc>
 <%namespace name="ar" file="/${context['arith'].library}"/>
 <%namespace name="dt" file="/_common/dot.cl.mako"/>
+<%namespace name="pf" file="/_common/prefetch.cl.mako"/>
 <%namespace name="sc" file="/_common/scales.cl.mako"/>
 <%namespace name="st" file="/_common/epilogue.cl.mako"/>
 <%namespace name="tl" file="/_common/tile.cl.mako"/>
@@ -61,9 +65,11 @@ Tunables vw {1,2,4,8,16}  channels of a vector, at most c
     assert taken in (1, each), (taken, each)
     assert not near or each == taken == 1 and not tile_per_item, (each, taken, tile_per_item)
     reach, columns_read = (kh - 1) * dy + 1, (ow - 1) * sx + (kw - 1) * dx + 1
+    step = channels if tile_per_item else vw  # from tap to tap in weights
+    ahead = -(-columns_read // tiles)  # columns of the next row that a tile asks for
     assert not aligned or (xt == wt == arith.product and not over), (xt, wt, over)
     def weight(ky, kx):
-        return f"w{ky}_{kx}" if in_registers else loaded(wt, "w", (ky * kw + kx) * channels)
+        return f"w{ky}_{kx}" if in_registers else loaded(wt, "w", (ky * kw + kx) * step)
     def loaded(ctype, pointer, where):
         if aligned:
             return f"*(__global const {P} *)({pointer} + {where})"
@@ -87,11 +93,11 @@ Tunables vw {1,2,4,8,16}  channels of a vector, at most c
 <%def name="row_by_inputs(taps)">\
         for (int ky = 0; ky < ${kh}; ++ky) {
         __global const ${cell(xt)} *q = p + ky * ${dy * src.pitches[2]};
-        __global const ${cell(wt)} *f = w + ky * ${kw * taken * channels};
+        __global const ${cell(wt)} *f = w + ky * ${kw * taken * step};
 % for i in range(taken):
         {
 %  for kx in range(kw):
-            const ${P} w${kx} = ${loaded(wt, "f", (kx * taken + i) * channels)};
+            const ${P} w${kx} = ${loaded(wt, "f", (kx * taken + i) * step)};
 %  endfor
 %  for column in sorted(taps):
             {
@@ -105,6 +111,13 @@ Tunables vw {1,2,4,8,16}  channels of a vector, at most c
 % endfor
         }
 </%def>
+<%def name="asked(count)">\
+<% place = index(dst, "n", "c", "y", f"(x + k)") %>\
+% for r in range(min(sy, reach)):
+        for (int k = 0; k < ${ahead}; ++k) ${pf.fetch_far(f"image + (y * {sy} + {sy + reach - 1 - r}) * {src.pitches[2]} + (x / {tx} * {ahead} + k) * {src.pitches[3]}")}
+% endfor
+        for (int k = 0; k < ${count}; ++k) ${pf.fetch_to_write(f"dst + {place}")}
+</%def>
 <%def name="pixels()">\
 % if near:
 %  for ky in range(kh):
@@ -115,6 +128,9 @@ Tunables vw {1,2,4,8,16}  channels of a vector, at most c
 % endif
 </%def>
 <%def name="columns(count)">\
+% if near and prefetch:
+        ${asked(count)}
+% endif
 % for t in range(count):
         ${V} a${t} = first;
 % endfor
@@ -182,7 +198,7 @@ ${sc.declare(scales, arith.strict)}\
     const int from = get_global_id(1) * ${band}, to = min(from + ${band}, ${oh});
     if (lane >= ${channels}) return;
 % endif
-    __global const ${cell(wt)} *w = weights + c;
+    __global const ${cell(wt)} *w = weights + ${"c" if tile_per_item else f"get_global_id(0) * {kh * kw * taken * vw}"};
     __global ${cell(yt)} *dst = dst_base + dst_offset;
 % for k, _ in operands.values():
     __global const ${cell(extra_types[k])} *extra${k} = extra${k}_base + extra${k}_offset;
@@ -190,7 +206,7 @@ ${sc.declare(scales, arith.strict)}\
 % if in_registers:
 %  for ky in range(kh):
 %   for kx in range(kw):
-    const ${P} w${ky}_${kx} = ${loaded(wt, "w", (ky * kw + kx) * channels)};
+    const ${P} w${ky}_${kx} = ${loaded(wt, "w", (ky * kw + kx) * step)};
 %   endfor
 %  endfor
 % endif

@@ -15,6 +15,8 @@ from clnn.ops.shared.workgroup_tiles import latency_hiding
 from clnn.traced import is_open, other
 
 UNIT_ITEMS = 512  # work-items that a GPU's compute unit should have
+ITEMS = 64  # work-items that a CPU's kernel should have
+UNIT_BANDS = 8  # those that each of its cores should have at least
 FILTERS = (2, 4)  # outputs of an input channel, besides one
 GROUPS = (2, 4, 8)  # channels of a group, inputs and outputs alike, besides one
 MOST_COLUMNS = 14  # output columns at a time, of groups of several channels
@@ -80,8 +82,14 @@ def best_tile(problem: ConvProblem) -> BandTile:
     if problem.ic > 1:
         most = _most_columns(problem)
         tx = next((t for t in range(most, most // 2, -1) if ow % t == 0), min(ow, most))
-    tile = BandTile(vw, tx, max(1, min(oh, 4 * oh * channels // vw // 256)))
+    tile = BandTile(vw, tx, _even_band(oh, -(-channels // vw), problem.target.compute_units))
     return tile._replace(near=_takes_near(problem, vw) and _is_spread(problem))
+
+
+def _even_band(rows: int, vectors: int, units: int) -> int:
+    """Return the rows of bands that are alike, so many that work-items are neither few nor short."""
+    bands = max(ITEMS // vectors, -(-UNIT_BANDS * units // vectors))
+    return -(-rows // max(1, min(rows, bands)))
 
 
 def _is_large(problem: ConvProblem) -> bool:
@@ -156,7 +164,8 @@ def _cycles(problem: ConvProblem, tile: BandTile) -> float:
     cost = rows * vectors * _row_slots(problem, tx) / 2
     cost *= (1 if tile == best_tile(problem) else OTHER_TILE_COST) / target.compute_units
     items = -(-problem.height // band) * problem.batch * vectors
-    cost *= -(-items // target.compute_units) * target.compute_units / items
+    busiest = -(-items // target.compute_units) * band  # rows; runtimes give cores items, not rows
+    cost *= busiest * target.compute_units / (rows * vectors)
     return cost if target.is_cpu else cost / latency_hiding(items * across, target)
 
 
@@ -187,10 +196,13 @@ def _variant(problem: ConvProblem, tile: BandTile) -> Variant:
         "taken": problem.ic,
         "near": _near_vectors(vw) if near else 0,
         "tile_per_item": not target.is_cpu,
+        "prefetch": "prefetch" in target.features,
         "aligned": not target.is_cpu and _is_aligned(problem, vw),
     }
     weights, table = problem.weights, problem.table
-    args: list[Arg] = [In(0), problem.input(WEIGHTS).packed(lambda: pack_filters(weights))]
+    width = vw if target.is_cpu else 0
+    packed = problem.input(WEIGHTS).packed(lambda: pack_filters(weights, width))
+    args: list[Arg] = [In(0), packed]
     if table is not None:
         args.append(Const(lambda: table))
     args += last_args(problem, problem.post_ops)

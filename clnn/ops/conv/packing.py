@@ -15,9 +15,17 @@ def by_output(weights: Array, group: int) -> Array:
     return np.moveaxis(split, 2, 1).reshape(-1, split.shape[1], *weights.shape[2:])
 
 
-def pack_filters(weights: Array) -> Array:
-    """Return weights (c, ic, kernel...) as [kernel...][ic][c]."""
-    return np.ascontiguousarray(weights.reshape(*weights.shape[:2], -1).transpose(2, 1, 0))
+def pack_filters(weights: Array, width: int = 0) -> Array:
+    """Return weights (c, ic, kernel...) as [kernel...][ic][c]; with a width, as [c / width][kernel...][ic][width].
+
+    Where the width does not divide c, the last block begins earlier and has channels of the one before it.
+    """
+    packed = weights.reshape(*weights.shape[:2], -1).transpose(2, 1, 0)
+    if width:
+        channels = len(weights)
+        starts = [min(c, channels - width) for c in range(0, channels, width)]
+        packed = np.stack([packed[..., c : c + width] for c in starts])
+    return np.ascontiguousarray(packed)
 
 
 def pack_weights(

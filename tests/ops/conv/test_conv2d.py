@@ -108,6 +108,51 @@ def test_rows_are_copied_where_pixels_lie_in_many_pages(channels, width, near):
     assert name.endswith("_near") == bool(near)
 
 
+@pytest.mark.parametrize(
+    "channels,rows,units,bands",
+    [
+        (768, 32, 2, 1),
+        (768, 14, 2, 1),
+        (384, 14, 2, 2),
+        (960, 7, 2, 1),
+        (96, 56, 2, 10),
+        (32, 7, 8, 7),
+    ],
+)
+def test_bands_of_depthwise_are_alike(channels, rows, units, bands):
+    """As cores take work-items, not rows, and a band's filters and borders are read once for each."""
+    win = window((5, 5), before=(2, 2), after=(2, 2))
+    spec, inputs = case(1, channels, channels, rows, rows, win, channels)
+    target = Target("cpu", compute_units=units)
+    (launch,) = (
+        step.launch
+        for step in make_plan(single_node(spec, inputs, consts=(1, 2)), target).launches
+        if "depthwise" in str(step.launch.params["name"])
+    )
+    assert launch.global_size[1] == bands and launch.params["band"] == -(-rows // bands)
+
+
+def test_the_rows_behind_those_in_private_memory_are_asked_for():
+    """Of each tile of columns a part, all columns together; and the lines of its results."""
+    win = window((5, 5), (2, 1), before=(2, 2), after=(2, 2))
+    spec, inputs = case(1, 1024, 1024, 16, 30, win, 1024)
+    graph = single_node(spec, inputs, consts=(1, 2))
+    texts = {}
+    for features in ((), ("prefetch",)):
+        plan = make_plan(graph, Target("cpu", features=frozenset(features)))
+        (texts[features],) = (
+            render(step.launch.template, step.launch.params)
+            for step in plan.launches
+            if str(step.launch.params["name"]).endswith("_near")
+        )
+    assert "prefetch" not in texts[()]
+    rows = re.findall(r"k < (\d+).*prefetch.*image \+ \(y \* 2 \+ (\d)\)", texts["prefetch",])
+    lines = re.findall(r"k < (\d+).*prefetch.*dst \+ .*, 1, 2\)", texts["prefetch",])
+    assert [int(row) for _, row in rows] == [6, 5] * len(lines)
+    tiles = -(-30 // int(lines[0]))
+    assert lines and all(tiles * int(columns) >= 34 for columns, _ in rows)
+
+
 @pytest.mark.parametrize("width,tile", [(28, "v16x14"), (32, "v16x8"), (21, "v16x7"), (9, "v16x6")])
 def test_large_filters_have_tiles_of_many_columns(width, tile):
     spec, inputs = case(1, 32, 32, 7, width, window((5, 5), before=(2, 2), after=(2, 2)), 32)

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from clnn.ops.conv.packing import pack_weights
+from clnn.ops.conv.packing import pack_filters, pack_weights
 
 LIMB = 4  # channels of a vector whose weights are split
 ORDERS = {
@@ -71,3 +71,17 @@ def test_whole_weights(oc, ic, group, width, factor, order):
     apart = full.reshape(*full.shape[:3], ic // factor, factor, -1)
     want = apart.transpose(0, 1, 5, 3, 2, 4).reshape(packed.shape)
     assert np.array_equal(packed, want)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(
+    ("channels", "ic", "width", "starts"),
+    [(8, 1, 4, [0, 4]), (5, 1, 4, [0, 1]), (4, 2, 4, [0]), (11, 1, 4, [0, 4, 7])],
+)
+def test_filters_of_a_vector_of_channels_are_neighbours(channels, ic, width, starts, order):
+    weights = np.arange(channels * ic * 6, dtype=np.float32).reshape(channels, ic, 3, 2)
+    packed = pack_filters(ORDERS[order](weights), width)
+    assert packed.shape == (len(starts), 6, ic, width) and packed.flags.c_contiguous
+    for block, tap, i, lane in itertools.product(*map(range, packed.shape)):
+        want = weights[starts[block] + lane, i].reshape(-1)[tap]
+        assert packed[block, tap, i, lane] == want
