@@ -28,16 +28,20 @@ Params   name, src, dst, kernel, strides, pads, post_ops, operands, extra_types,
          parts: (first tap, matrix of outputs, matrix of inputs) of each
          lanes: elements between the parts of a transformed tile, at least a part's places
          has_bias {0,1}
+         prefetch {0,1}: lines of results are asked for ahead where dst has more elements than `near`
          loop_epilogue {0,1}: results are finished in a loop over pixels, not in unrolled code
 Tunables m {2,3,4}        outputs of a tile
          tiles            of a register tile
          vw {4,8,16}      channels of a vector, at most oc
          band             lines of outputs
 </%doc>
+<%namespace name="pf" file="/_common/prefetch.cl.mako"/>
 <%namespace name="st" file="/_common/epilogue.cl.mako"/>
 <%namespace name="tl" file="/_common/tile.cl.mako"/>
 <%namespace name="wg_" file="/_common/winograd.cl.mako"/>
 <%!
+import math
+AHEAD = 1000  # multiply-adds before its use when a line of results is asked for
 from clnn.codegen.filters import scalar
 %>
 <%
@@ -58,6 +62,8 @@ from clnn.codegen.filters import scalar
     assert dst.pitches[1] == 1 or oc == 1, "channels must be innermost"
     V, H = vec_type("float", vw), vec_type("float", lanes)
     xt, yt = types[0], types[3]
+    is_far = prefetch and math.prod(dst.shape) > near
+    lines_ahead = -(-AHEAD // (kh * ic * sum(places) * tiles))
     waits = len(parts) > 1 or loop_epilogue
     def column(bt, k):
         """The factors of input k at a part's places."""
@@ -183,6 +189,11 @@ __kernel void ${name}(
         const V start = ${load("float", vw, "bias", "oc")};
 % endif
         for (int y = top; y < bottom; ++y) {
+% if is_far:
+%  for k in range(tiles * m):
+            ${pf.fetch_to_write(f"dst + ({index(dst, 'n', 'oc', *turned((f'(y + {lines_ahead})', f'(left + {k})')))})")}
+%  endfor
+% endif
 % if waits:
             V out[${tiles * m}];
 % endif

@@ -19,6 +19,7 @@ from clnn.arith._base import FLOAT
 from clnn.ops.conv.problem import ConvProblem, innermost, long_finish
 from clnn.ops.conv.tiles import LOOP_SLOTS, cold_cycles
 from clnn.ops.conv.winograd import Matrix, fits_transforms, interpolated
+from clnn.ops.conv.winograd_cpu import NEAR_ELEMENTS
 from clnn.ops.launch import Arg, Const, In, Launch, Out, Variant, grid
 from clnn.ops.shared.epilogue import operand_args
 from clnn.records import dataclass
@@ -237,6 +238,8 @@ def _variant(problem: ConvProblem, chosen: RowsPlan) -> Variant:
         "parts": tuple((part.first, part.at, part.bt) for part in parts),
         "lanes": LANES,
         "has_bias": bias is not None,
+        "prefetch": "prefetch" in problem.target.features,
+        "near": NEAR_ELEMENTS,
         "loop_epilogue": long_finish(problem),
         "wg": local,
         "m": chosen.m,
