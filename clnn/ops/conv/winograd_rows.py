@@ -17,7 +17,7 @@ import numpy as np
 
 from clnn.arith._base import FLOAT
 from clnn.ops.conv.problem import ConvProblem, innermost, long_finish
-from clnn.ops.conv.tiles import LOOP_SLOTS, cold_cycles
+from clnn.ops.conv.tiles import LOOP_SLOTS, bytes_a_cycle, cold_cycles, takes_half
 from clnn.ops.conv.winograd import Matrix, fits_transforms, interpolated
 from clnn.ops.conv.winograd_cpu import NEAR_ELEMENTS
 from clnn.ops.launch import Arg, Const, In, Launch, Out, Variant, grid
@@ -34,14 +34,15 @@ LEAST_VECTOR = 4  # output channels
 MOST_LINES = 32  # of a band
 # Of the largest output, by the outputs of a tile; 2e-6 were found.
 ERRORS = {2: 5e-6, 3: 5e-6, 4: 1e-5}
-# Of what is counted, against the direct kernel's estimate; with fewer than 32 registers, less is summed per load.
-COST, NARROW_COST = 0.85, 1.25
+# Of what is counted, against the direct kernel's estimate: where products take longer than their loads; elsewhere; and
+# with fewer registers, where less is summed per load.
+HALF_RATE_COST, COST, NARROW_COST = 0.85, 1.1, 1.25
 WIDE = 16  # elements of vectors of which there are 32
 INPUT_CYCLES = 0.75  # of an input at a place, to transform it
 OUTPUT_CYCLES = 1.0  # of a vector at a place, to make outputs of it
 NEAR_BYTES = 16 * 1024  # of weights of a vector of channels, that stay in the nearest cache
 MOST_BYTES = 768 * 1024  # of these and of transformed inputs, that stay in a core's second cache
-SECOND_RATE, LAST_RATE = 48, 14  # bytes that the second and the last cache give a core per cycle
+SECOND_RATE, LAST_RATE = 24, 7  # bytes that the second and the last cache give a core per cycle
 
 
 @dataclass(frozen=True)
@@ -90,18 +91,16 @@ class Lines:
 
 @dataclass(frozen=True)
 class RowsPlan:
-    """`tiles` tiles of m outputs at once, by a vector of vw channels; band: lines of outputs of a work-item."""
+    """`tiles` tiles of m outputs at once, by a vector of vw channels; band: lines of outputs of a work-item.
+
+    cycles: as they compare with those of other kernels.
+    """
 
     m: int
     tiles: int
     vw: int
     band: int
     cycles: float = 0.0
-
-    @property
-    def cost(self) -> float:
-        """The cycles, as they compare with those of other kernels."""
-        return self.cycles * (COST if self.vw >= WIDE else NARROW_COST)
 
 
 @cache
@@ -213,14 +212,17 @@ def _cycles(lines: Lines, target: Target, parts: tuple[Part, ...], made: RowsPla
     weights, sums = _weight_bytes(lines, parts, made.vw), lines.height * lines.ic * steps
     if weights > NEAR_BYTES:
         met = _input_bytes(lines, parts, replace(made, band=1))
-        sums = max(sums, (weights + met) / SECOND_RATE)
+        sums = max(sums, (weights + met) / bytes_a_cycle(SECOND_RATE, target))
     sums += made.tiles * places * OUTPUT_CYCLES
     inputs = lines.met(made.band) * made.tiles * lines.ic * places * INPUT_CYCLES
     item = blocks * made.band * sums + inputs
     if blocks * weights > MOST_BYTES:
-        item += blocks * weights / LAST_RATE
+        item += blocks * weights / bytes_a_cycle(LAST_RATE, target)
     items = -(-lines.length // (made.m * made.tiles)) * -(-lines.count // made.band) * lines.images
-    return -(-items // target.compute_units) * item + cold_cycles(blocks * weights, target)
+    cycles = -(-items // target.compute_units) * item + cold_cycles(blocks * weights, target)
+    if made.vw < WIDE:
+        return cycles * NARROW_COST
+    return cycles * (HALF_RATE_COST if takes_half(target) else COST)
 
 
 def _variant(problem: ConvProblem, chosen: RowsPlan) -> Variant:
@@ -253,7 +255,7 @@ def _variant(problem: ConvProblem, chosen: RowsPlan) -> Variant:
         constants.append(Const(lambda: bias))
     args: tuple[Arg, ...] = (In(0), *constants, *operand_args(problem, problem.post_ops), Out(0))
     launch = Launch("conv/winograd_rows.cl.mako", params, args, size, local)
-    return Variant(name, (launch,), chosen.cost, ERRORS[chosen.m])
+    return Variant(name, (launch,), chosen.cycles, ERRORS[chosen.m])
 
 
 def _name(chosen: RowsPlan) -> str:
