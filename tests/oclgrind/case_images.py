@@ -18,11 +18,12 @@ from table import NHWC, add, orders_of, put, steps_of
 
 from clnn.codegen import render as codegen
 from clnn.codegen import runtime_numbers
-from clnn.ops.conv import winograd_cpu, winograd_streamed
+from clnn.ops.conv import winograd_cpu, winograd_rows, winograd_streamed
 from clnn.ops.conv.pooled import PooledConv
 from clnn.ops.conv.separable import Separable
 from clnn.ops.conv.spec import Conv2d
 from clnn.ops.conv.transpose import ConvTranspose
+from clnn.ops.conv.winograd_rows import Lines, RowsPlan
 from clnn.ops.conv.winograd_streamed import StreamedPlan
 from clnn.ops.pool.roi_align import RoiAlign
 from clnn.ops.pool.roi_max import RoiMax
@@ -227,6 +228,48 @@ for _name, _plan, _shape, _oc, _group in (
     ("winograd_streamed_groups", (4, 4, 4, 1, 1, 1), (2, 32, 3, 9), 64, 2),
 ):
     put(_name, partial(streamed, SAME3, _plan, _shape, _oc, _group), targets=("cpu",))
+
+
+def along_lines(
+    win: Window,
+    plan: Sequence[int],
+    size: Sequence[int],
+    oc: int,
+    bias: bool,
+    steps: tuple[PostOp, ...],
+) -> None:
+    """Check tiles (m, tiles, band) of Winograd's products along lines, whatever they save."""
+    m, tiles, band = plan
+    shape = 1, 3, *size
+
+    def plans(lines: Lines, target: Target) -> tuple[RowsPlan, ...]:
+        return (RowsPlan(m, tiles, target.vector, band),)
+
+    inputs = [normal(shape), normal((oc, 3, *win.kernel), 1), normal((oc,), 2) if bias else None]
+    inputs.append(normal((1, oc, *win.output(size)), 3))
+    with mock.patch.object(winograd_rows, "plans", plans):
+        check_op(
+            DEVICE,
+            Conv2d(win, 1, steps),
+            inputs,
+            consts=(1, 2),
+            orders=orders_of(inputs, (3,)),
+            only="winograd_rows",
+        )
+
+
+for _name, _kernel, _stride, _plan, _size, _oc, _bias, _steps in (
+    ("rows", (3, 5), 2, (4, 1, 2), (5, 8), 16, True, RESIDUAL),
+    ("parts_of_tiles", (2, 5), 1, (3, 2, 2), (4, 12), 19, True, RESIDUAL),
+    ("columns", (3, 1), 1, (2, 2, 1), (6, 2), 21, False, RESIDUAL),
+    ("steps_in_a_loop", (1, 5), 2, (4, 1, 1), (2, 14), 32, True, HEAVY),
+):
+    _window = window(_kernel, (_stride, _stride), before=[k // 2 for k in _kernel])
+    put(
+        f"winograd_lines_{_name}",
+        partial(along_lines, _window, _plan, _size, _oc, _bias, _steps),
+        targets=("cpu",),
+    )
 convolve("depthwise_registers", (2, 16, 5, 7), 16, SAME3, group=16, only="depthwise")
 convolve(
     "depthwise_memory",

@@ -8,7 +8,8 @@
     streaming         the same for weights that exceed a CPU's caches: each is read once
     winograd_cpu      3 x 3 with fewer products, transforms in the kernel or in a launch before
     winograd_streamed the same for weights that memory gives too slowly when transformed
-    winograd_bytes    the same of bytes, exact, in sums of 32 bits that wrap
+    winograd_rows     windows over few input channels with fewer products along rows
+    winograd_bytes    winograd_cpu of bytes, exact, in sums of 32 bits that wrap
     winograd_fused    the same on GPUs, all in one kernel
     winograd_gpu      the same in three launches, around a product of matrices
     workgroup         a product of pixels with weights, by a GPU's work-groups that share chunks of them
@@ -36,6 +37,7 @@ from clnn.ops.conv import (
     winograd_cpu,
     winograd_fused,
     winograd_gpu,
+    winograd_rows,
     winograd_streamed,
     workgroup,
 )
@@ -54,6 +56,7 @@ FAMILIES: tuple[Family, ...] = (
     streaming.variants,
     winograd_cpu.variants,
     winograd_streamed.variants,
+    winograd_rows.variants,
     winograd_bytes.variants,
     winograd_fused.variants,
     winograd_gpu.variants,

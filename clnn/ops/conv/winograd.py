@@ -78,8 +78,8 @@ def extent(m: int, stride: int = 1) -> int:
 def matrices(m: int, stride: int = 1) -> Matrices:
     """Return the matrices of F(m, 3) with a stride of 1 or 2."""
     if stride == 1:
-        return Matrices(*_interpolated(m, TAPS))
-    even, n, middle = _interpolated(m, TAPS - 1), extent(m, stride), np.eye(m)
+        return Matrices(*interpolated(m, TAPS))
+    even, n, middle = interpolated(m, TAPS - 1), extent(m, stride), np.eye(m)
     g, bt = np.zeros((n, TAPS)), np.zeros((n, n))
     g[: m + 1, ::2], g[m + 1 :, 1] = even[1], 1
     bt[: m + 1, ::2], bt[m + 1 :, 1::2] = even[2], middle
@@ -87,7 +87,7 @@ def matrices(m: int, stride: int = 1) -> Matrices:
     return Matrices(tuple(map(tuple, at.tolist())), g, tuple(map(tuple, bt.tolist())))
 
 
-def _interpolated(m: int, taps: int) -> tuple[Matrix, Array, Matrix]:
+def interpolated(m: int, taps: int) -> tuple[Matrix, Array, Matrix]:
     """Return at, g and bt of F(m, taps), by Cook's and Toom's interpolation at m + taps - 2 points."""
     n = m + taps - 1
     points = [Fraction(p) for p in POINTS[: n - 1]]
