@@ -482,7 +482,9 @@ def test_winograd_only_where_it_is_allowed_and_fits(device):
     assert chosen(64, 64, HALVED).startswith("winograd")
     for win in (SAME, HALVED):
         assert chosen(64, 64, win, winograd=False).startswith("conv2d_direct")
-    for ic, oc, win in ((3, 64, SAME), (64, 4, SAME), (64, 64, window((3, 3), (2, 1)))):
+    assert chosen(3, 64, SAME).startswith("winograd_rows")  # too few channels for both axes
+    assert chosen(3, 64, SAME, winograd=False).startswith("conv2d_direct")
+    for ic, oc, win in ((3, 64, HALVED), (64, 4, SAME), (64, 64, window((3, 3), (2, 1)))):
         assert chosen(ic, oc, win).startswith("conv2d_direct")
 
 
