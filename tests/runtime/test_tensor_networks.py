@@ -125,7 +125,7 @@ def test_products_of_what_is_computed(device):
 
 
 def test_verify_measures_what_tf32_costs(device):
-    """A layer that tensor cores take, Winograd's products left out, is off by more than float32 is, and within what it declares."""
+    """A layer that tensor cores take (no Winograd) is off by more than float32 is, and within what it declares."""
     b = Builder(x=(1, 32, 12, 12))
     graph = b.graph(b.conv("x", 64))
     found = {}
