@@ -216,6 +216,8 @@ def test_half_rate_is_that_of_the_widest_vectors(any_device, monkeypatch, vector
     info = select(any_device)
     info = replace(info, caps=replace(info.caps, half_rate=Capability(True)))
     assert ("half_rate" in target_of(info).features) == (vector == 16)
+    monkeypatch.setenv("CLNN_DEVICE_KIND", "gpu")
+    assert "half_rate" not in target_of(info).features
 
 
 @pytest.mark.parametrize("vector", [8, 16])

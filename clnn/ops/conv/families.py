@@ -8,7 +8,7 @@
     streaming         the same for weights that exceed a CPU's caches: each is read once
     winograd_cpu      3 x 3 with fewer products, transforms in the kernel or in a launch before
     winograd_streamed the same for weights that memory gives too slowly when transformed
-    winograd_rows     windows over few input channels with fewer products along rows
+    winograd_rows     wide windows, and those over few input channels, with fewer products along one axis
     winograd_bytes    winograd_cpu of bytes, exact, in sums of 32 bits that wrap
     winograd_fused    the same on GPUs, all in one kernel
     winograd_gpu      the same in three launches, around a product of matrices

@@ -23,7 +23,7 @@ def target_of(info: DeviceInfo) -> Target:
     """Return what code generation needs to know of a device."""
     features = {name for name in CAPABILITY_NAMES if getattr(info.caps, name)}
     cpu, units = kind_of(info) == "cpu", units_of(info)
-    if vector_of(info) < WIDE:
+    if not cpu or vector_of(info) < WIDE:
         features.discard("half_rate")
     launch_products, element_products = measured(info, units.count)
     return Target(
