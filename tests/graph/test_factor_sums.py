@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from small_graphs import Builder, agree
+from small_graphs import Builder, agrees
 
 from clnn.graph.passes import optimise
 from clnn.ops.conv.separable import Separable
@@ -43,14 +43,14 @@ def test_response_norm_is_a_scale_and_a_shift_within_the_convolution(device, bef
     factored = optimise(graph, fixed=True)
     found = [n.spec for n in factored.nodes if isinstance(n.spec, Separable)]
     assert (len(found) == 1 and not wide(factored)) == (before == "add")
-    agree(graph, device, 1e-5)
+    agrees(graph, device, atol=1e-5)
 
 
 @pytest.mark.parametrize("change", [{"gate": "large"}, {"term": "another"}])
 def test_gates_as_large_and_sums_with_something_else_stay(device, change):
     graph = response_norm(**change)
     assert len(wide(optimise(graph, fixed=True))) == len(wide(optimise(graph)))
-    agree(graph, device, 1e-5)
+    agrees(graph, device, atol=1e-5)
 
 
 def test_open_extents_stay():
@@ -66,4 +66,4 @@ def test_residual_attention(device):
     graph = b.graph(b.post_ops("relu", made))
     (last,) = wide(optimise(graph, fixed=True))
     assert [step.fn for step in last.spec.post_ops] == ["mul", "relu"]
-    agree(graph, device, 1e-5)
+    agrees(graph, device, atol=1e-5)

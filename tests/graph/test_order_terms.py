@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from small_graphs import Builder, agree
+from small_graphs import Builder, agrees
 
 from clnn.graph.passes import optimise
 from clnn.ops.gemm.spec import Gemm
@@ -42,17 +42,17 @@ def test_terms_have_the_order_of_memory(device, perm, joined, kept, trans_b):
     graph = heads_last(perm, joined, trans_b)
     found = [p for p in perms(optimise(graph, fixed=True)) if p != tuple(range(4))]
     assert found == ([kept] if kept else [])
-    agree(graph, device)
+    agrees(graph, device)
 
 
 def test_what_others_read_stays(device):
     graph = heads_last((0, 2, 3, 1), 12, twice=True)
     assert (0, 2, 3, 1) in perms(optimise(graph, fixed=True))
-    agree(graph, device)
+    agrees(graph, device)
 
 
 def test_parts_of_axes_and_open_extents_stay(device):
     graph = heads_last((0, 2, 3, 1), 6)
     assert perms(optimise(graph, fixed=True)) == [(0, 2, 3, 1)]
-    agree(graph, device)
+    agrees(graph, device)
     assert perms(optimise(heads_last((0, 2, 3, 1), 12))) == [(0, 2, 3, 1)]
