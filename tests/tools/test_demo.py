@@ -47,8 +47,10 @@ def test_both_networks_do_their_work(run, tmp_path):
     differences = [float(m) for m in re.findall(r"largest difference (\S+)", out)]
     assert len(differences) == 2
     assert max(differences) < 1e-4
-    for word in ("conv2d", "latency", "ONNX Runtime: ", "programs built"):
+    for word in ("kernel variant", "latency", "ONNX Runtime: ", "programs built"):
         assert out.count(word) >= 2
+    for layer in ("stem", "classifier", "head_conv", "tail_conv"):
+        assert re.search(rf"^  [a-z]\w+ .*\b{layer}\b", out, re.MULTILINE), f"no kernel for {layer}"
     sheet = Image.open(tmp_path / "out" / "superres.png")
     assert sheet.width == 4 * (450 + 4)
     assert Image.open(tmp_path / "out" / "digits.png").size == (25 * 40, 18 * 40)
