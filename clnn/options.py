@@ -32,8 +32,9 @@ class Options:
     "shared" reuses memory between tensors, "separate" gives each its own buffer ("": as
     CLNN_ARENA says). fuse: run the fusing passes. states: how many callers may run at once, each
     with its own buffers. guard: bytes kept free and poisoned around every tensor (for checks).
-    winograd: use Winograd's products for 3x3 convolutions where that is faster; rounding errors are
-    then about ten times those of plain sums, and a NaN or infinity spreads over its tile of outputs.
+    winograd: use Winograd's products for convolutions, and Strassen's for 1x1 ones and matrix products, where
+    that is faster; rounding errors are then about ten times those of plain sums, or twice, and Winograd's
+    spread a NaN or infinity over its tile of outputs.
     merge: on CPUs, make few kernels of all launches; profiles, guards and separate arenas keep each
     launch apart. specialise: which kernels a model with open dimensions runs on. "never": those that
     serve all shapes, and nothing else. "background": the same at first, while child processes of low

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
+from unittest import mock
 
 import numpy as np
-from harness import normal
-from table import add
+from harness import check_op, normal
+from simulator import DEVICE
+from table import NHWC, add, put
 
+from clnn.ops.conv.spec import Conv2d
 from clnn.ops.gemm.spec import Gemm
+from clnn.ops.shared import strassen
 from clnn.ops.shared.functions import PostOp
+from clnn.ops.shared.strassen import StrassenPlan
+from clnn.ops.shared.window import Window
+from clnn.ops.spec import OpSpec
 from clnn.ops.transformer.attend import Attention
 from clnn.ops.transformer.rotate import Rotate
+from clnn.target import Target
 
 
 def multiply(
@@ -66,6 +75,48 @@ for _m, _k, _n in itertools.product((1, 3, 8), (1, 7, 33), (1, 4, 17)):
     multiply(f"gemm_{_m}x{_k}x{_n}", (_m, _k), (_k, _n), long=True)
     multiply(f"gemm_fixed_{_m}x{_k}x{_n}", (_m, _k), (_k, _n), fixed=True, long=True)
     multiply(f"gemm_turned_{_m}x{_k}x{_n}", (_m, _k), (_n, _k), spec=Gemm(trans_b=True), long=True)
+
+
+def in_seven(
+    spec: OpSpec, inputs: list[np.ndarray | None], consts: tuple[int, ...], panels: int
+) -> None:
+    """Check Strassen's products of blocks of 4 rows by one vector, whatever they save.
+
+    A row of the input holds an infinity.
+    """
+
+    def plans(m: int, n: int, k: int, target: Target) -> tuple[StrassenPlan, ...]:
+        return (StrassenPlan(4, 1, target.vector, 4, panels, 1),)
+
+    assert inputs[0] is not None
+    inputs[0][0, ..., 1] = np.inf
+    with (
+        mock.patch.object(strassen, "plans", plans),
+        mock.patch.object(strassen, "LEAST_VECTOR", 1),
+        mock.patch.object(strassen, "NEAR_BYTES", 0),
+    ):
+        orders = {f"{kind}0": NHWC for kind in "io"} if isinstance(spec, Conv2d) else {}
+        check_op(DEVICE, spec, inputs, consts=consts, orders=orders, only="strassen")
+
+
+_relu = (PostOp("relu"), PostOp("mul", operand=3))
+for _name, _spec, _inputs, _panels in (
+    (
+        "rows",
+        Gemm(post_ops=_relu),
+        [normal((11, 8)), normal((8, 37), 1), normal((37,), 2), normal((11, 37), 3)],
+        1,
+    ),
+    ("steps_in_a_loop", Gemm(post_ops=TANH), [normal((5, 8)), normal((8, 21), 1), None], 2),
+    (
+        "pixels",
+        Conv2d(Window((1, 1), (2, 1), (1, 1), (0, 0), (0, 0)), 1, _relu[:1]),
+        [normal((2, 8, 3, 3)), normal((32, 8, 1, 1), 1), normal((32,), 2)],
+        1,
+    ),
+):
+    _consts = (1, 2) if _inputs[2] is not None else (1,)
+    put(f"strassen_{_name}", partial(in_seven, _spec, _inputs, _consts, _panels), targets=("cpu",))
 
 # The rows of all matrices walk a panel of what they share before the next one.
 _inputs = [normal((2, 3, 5, 12)), normal((12, 40), 1), None, normal((2, 3, 5, 40), 2)]

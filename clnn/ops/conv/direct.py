@@ -18,9 +18,10 @@ from clnn.arith._base import FLOAT
 from clnn.arith.quantised import LARGEST_I32, Requantised, limits_of
 from clnn.ops.conv.packing import moved_start, pack_table, pack_weights
 from clnn.ops.conv.problem import WEIGHTS, ConvProblem, innermost, long_finish
-from clnn.ops.conv.tiles import Extents, Tile, Tiles, cold_cycles, conv_tiles, tile_cycles
+from clnn.ops.conv.tiles import Extents, Tile, Tiles, conv_tiles, tile_cycles
 from clnn.ops.launch import Arg, Const, In, Launch, Variant, grid
 from clnn.ops.shared.byte_scales import last_args
+from clnn.ops.shared.cycles import cold_cycles
 from clnn.ops.shared.epilogue import table_operands
 from clnn.ops.shared.functions import FUNCTIONS, PostOp
 from clnn.ops.shared.pairs import operands_of, pairs_of

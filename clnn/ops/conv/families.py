@@ -9,6 +9,7 @@
     winograd_cpu      3 x 3 with fewer products, transforms in the kernel or in a launch before
     winograd_streamed the same for weights that memory gives too slowly when transformed
     winograd_rows     wide windows, and those over few input channels, with fewer products along one axis
+    strassen          windows of one place, with seven products of blocks for eight
     winograd_bytes    winograd_cpu of bytes, exact, in sums of 32 bits that wrap
     winograd_fused    the same on GPUs, all in one kernel
     winograd_gpu      the same in three launches, around a product of matrices
@@ -32,6 +33,7 @@ from clnn.ops.conv import (
     direct,
     mma,
     row_packing,
+    strassen,
     streaming,
     winograd_bytes,
     winograd_cpu,
@@ -46,7 +48,8 @@ from clnn.ops.conv.reference import reference
 from clnn.ops.launch import Variant, by_cost
 
 Family = Callable[[ConvProblem], Iterator[Variant]]
-NAMED_SO = ("depthwise", "winograd")  # what names of kernels begin with as their file's does
+# What names of kernels begin with as their file's does.
+NAMED_SO = ("depthwise", "strassen", "winograd")
 FAMILIES: tuple[Family, ...] = (
     depthwise.variants,
     depthwise_bytes.variants,
@@ -57,6 +60,7 @@ FAMILIES: tuple[Family, ...] = (
     winograd_cpu.variants,
     winograd_streamed.variants,
     winograd_rows.variants,
+    strassen.variants,
     winograd_bytes.variants,
     winograd_fused.variants,
     winograd_gpu.variants,

@@ -11,10 +11,10 @@ from clnn.ops.conv import winograd_cpu
 from clnn.ops.conv.problem import ConvProblem
 from clnn.ops.conv.separable_cpu import CACHE_RATE
 from clnn.ops.conv.spec import Conv2d
-from clnn.ops.conv.tiles import bytes_a_cycle
 from clnn.ops.launch import Arg, In, Launch, Out, Scratch, Variant, by_cost
 from clnn.ops.pool.spec import Pool
 from clnn.ops.problem import Border, Operand, Problem
+from clnn.ops.shared.cycles import bytes_a_cycle
 from clnn.ops.spec import OpSpec
 from clnn.records import dataclass
 from clnn.types import Array, TensorType

@@ -17,9 +17,9 @@ from clnn.ops.conv.problem import NEAR_WEIGHTS
 from clnn.ops.conv.separable_cpu import CACHE_RATE
 from clnn.ops.conv.separable_problem import TAPS, WEIGHTS, SeparableProblem, pixel_pitch
 from clnn.ops.conv.spec import Conv2d
-from clnn.ops.conv.tiles import EXPOSED, bytes_a_cycle
 from clnn.ops.launch import Arg, In, Launch, Out, Scratch, Variant, by_cost
 from clnn.ops.problem import Border, Operand, Problem
+from clnn.ops.shared.cycles import EXPOSED, bytes_a_cycle
 from clnn.ops.shared.epilogue import post_op_operands
 from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.window import Window

@@ -9,9 +9,10 @@ from operator import attrgetter
 from clnn.ops.conv.packing import pack_table, pack_weights
 from clnn.ops.conv.problem import NEAR_WEIGHTS, long_finish
 from clnn.ops.conv.separable_problem import WEIGHTS, SeparableProblem, pixel_pitch
-from clnn.ops.conv.tiles import EXPOSED, Extents, Tile, block_slots, bytes_a_cycle, conv_tiles
+from clnn.ops.conv.tiles import Extents, Tile, conv_tiles
 from clnn.ops.launch import In, Launch, Variant, grid
 from clnn.ops.shared.byte_scales import last_args
+from clnn.ops.shared.cycles import EXPOSED, block_slots, bytes_a_cycle
 from clnn.ops.shared.epilogue import heavy
 from clnn.records import dataclass
 

@@ -21,9 +21,10 @@ from clnn.errors import PlanError
 from clnn.ops.conv import transpose_bytes
 from clnn.ops.conv.packing import by_output, pack_filters, pack_table, pack_weights
 from clnn.ops.conv.problem import BIAS, NEAR_WEIGHTS, WEIGHTS, ConvProblem
-from clnn.ops.conv.tiles import Tile, loop_slots
+from clnn.ops.conv.tiles import Tile
 from clnn.ops.launch import Arg, Const, In, Launch, Out, Variant, grid
 from clnn.ops.problem import Border
+from clnn.ops.shared.cycles import loop_slots
 from clnn.ops.shared.epilogue import heavy, operand_args
 from clnn.ops.shared.window import Window
 from clnn.records import dataclass

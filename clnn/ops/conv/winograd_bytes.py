@@ -19,10 +19,11 @@ from clnn.arith.quantised import Requantised, magnitudes
 from clnn.ops.conv.direct import MADD_OPERANDS, MADD_PACKING, MADD_VECTOR, Dot, narrowing
 from clnn.ops.conv.packing import pack_table
 from clnn.ops.conv.problem import WEIGHTS, ConvProblem, innermost
-from clnn.ops.conv.tiles import MEMORY_RATE, Tile, bytes_a_cycle, cold_cycles, loop_slots
+from clnn.ops.conv.tiles import Tile
 from clnn.ops.conv.winograd import AT_ONCE, TileGrid, tile_grid
 from clnn.ops.launch import Arg, Const, In, Launch, Variant, grid
 from clnn.ops.shared.byte_scales import last_args
+from clnn.ops.shared.cycles import MEMORY_RATE, bytes_a_cycle, cold_cycles, loop_slots
 from clnn.records import dataclass
 from clnn.target import Target
 from clnn.types import I8, U8, Array

@@ -15,14 +15,6 @@ from operator import attrgetter
 import numpy as np
 
 from clnn.ops.conv.problem import ConvProblem, innermost
-from clnn.ops.conv.tiles import (
-    MEMORY_RATE,
-    STREAM_RATE,
-    bytes_a_cycle,
-    cold_cycles,
-    loop_slots,
-    takes_half,
-)
 from clnn.ops.conv.winograd import (
     ERRORS,
     MARGINS,
@@ -35,6 +27,14 @@ from clnn.ops.conv.winograd import (
     transformed_blocks,
 )
 from clnn.ops.launch import Arg, Const, In, Launch, Out, Scratch, Variant, grid
+from clnn.ops.shared.cycles import (
+    MEMORY_RATE,
+    STREAM_RATE,
+    bytes_a_cycle,
+    cold_cycles,
+    loop_slots,
+    takes_half,
+)
 from clnn.ops.shared.epilogue import operand_args
 from clnn.records import dataclass
 from clnn.target import Target

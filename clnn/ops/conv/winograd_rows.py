@@ -17,10 +17,10 @@ import numpy as np
 
 from clnn.arith._base import FLOAT
 from clnn.ops.conv.problem import ConvProblem, innermost, long_finish
-from clnn.ops.conv.tiles import LOOP_SLOTS, bytes_a_cycle, cold_cycles, takes_half
 from clnn.ops.conv.winograd import Matrix, fits_transforms, interpolated
 from clnn.ops.conv.winograd_cpu import NEAR_ELEMENTS
 from clnn.ops.launch import Arg, Const, In, Launch, Out, Variant, grid
+from clnn.ops.shared.cycles import LOOP_SLOTS, bytes_a_cycle, cold_cycles, takes_half
 from clnn.ops.shared.epilogue import operand_args
 from clnn.records import dataclass
 from clnn.target import Target

@@ -14,10 +14,10 @@ from operator import attrgetter
 import numpy as np
 
 from clnn.ops.conv.problem import ConvProblem, innermost
-from clnn.ops.conv.tiles import STREAM_RATE, bytes_a_cycle, loop_slots
 from clnn.ops.conv.winograd import ERRORS, MARGINS, TAPS, Matrix, fits, matrices
 from clnn.ops.conv.winograd_cpu import INPUT_SLOTS, OUTPUT_SLOTS
 from clnn.ops.launch import Arg, Const, In, Launch, Out, Variant, grid
+from clnn.ops.shared.cycles import STREAM_RATE, bytes_a_cycle, loop_slots
 from clnn.ops.shared.epilogue import operand_args
 from clnn.records import dataclass
 from clnn.target import Target

@@ -3,6 +3,7 @@
     packed      register tiles over panels of b, packed once (a constant) or in each run
     direct      register tiles over columns of b where they lie
     few_rows    dot products of rows and columns that both lie along k
+    strassen    seven products of blocks for eight, on CPUs, where b is a constant
     mma         tiles on tensor cores, of operands whose rows lie in pieces of 16 bytes
     workgroup   tiles of work-groups that share chunks of operands in local memory, on GPUs
     reference   one work-item per result: any layout and element type
@@ -19,6 +20,7 @@ from clnn.ops.gemm.few_rows import few_rows_variants
 from clnn.ops.gemm.mma import mma_variants
 from clnn.ops.gemm.problem import GemmProblem
 from clnn.ops.gemm.reference import reference_variant
+from clnn.ops.gemm.strassen import strassen_variants
 from clnn.ops.gemm.tiled import (
     direct_variants,
     is_best_direct,
@@ -34,6 +36,7 @@ FAMILIES: tuple[Family, ...] = (
     packed_variants,
     direct_variants,
     few_rows_variants,
+    strassen_variants,
     mma_variants,
     workgroup_variants,
 )

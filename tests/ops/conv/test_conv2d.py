@@ -14,9 +14,10 @@ from clnn.ops.conv import direct, streaming, winograd_cpu
 from clnn.ops.conv.problem import ConvProblem
 from clnn.ops.conv.spec import Conv2d
 from clnn.ops.conv.streaming import Stream, streams
-from clnn.ops.conv.tiles import Extents, Tile, block_slots, loop_slots
+from clnn.ops.conv.tiles import Extents, Tile
 from clnn.ops.conv.winograd import extent, matrices
 from clnn.ops.conv.winograd_cpu import WinogradPlan
+from clnn.ops.shared.cycles import block_slots, loop_slots
 from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.window import Window
 from clnn.plan.open_extents import opened
