@@ -146,6 +146,7 @@ def test_the_option_takes_them_out():
     target = replace(HALF, winograd=False)
     assert strassen.fits(HALF, (1024, 768), 768, (1, 1))
     assert not strassen.fits(target, (1024, 768), 768, (1, 1))
+    assert not strassen.fits(HALF, (1024, 768), 2 * strassen.MOST_TERMS, (1, 1))
     assert not strassen.fits(replace(HALF, kind="gpu"), (1024, 768), 768, (1, 1))
 
 
@@ -206,7 +207,7 @@ def test_huge_and_tiny_numbers(device, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["normal", "positive", "signs", "spread", "far from 0"])
-@pytest.mark.parametrize(("m", "k", "n"), [(40, 1024, 64), (56, 96, 128)])
+@pytest.mark.parametrize(("m", "k", "n"), [(40, 2048, 64), (56, 96, 128)])
 def test_errors_stay_within_what_is_stated(device, monkeypatch, kind, m, k, n):
     """Of the largest sum of magnitudes, which is what plain sums' errors follow, too."""
     only(monkeypatch, 5, 2)
