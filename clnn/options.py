@@ -33,7 +33,7 @@ class Options:
     CLNN_ARENA says). fuse: run the fusing passes. states: how many callers may run at once, each
     with its own buffers. guard: bytes kept free and poisoned around every tensor (for checks).
     winograd: use Winograd's products for convolutions, and Strassen's for 1x1 ones and matrix products, where
-    that is faster; rounding errors are then about ten times those of plain sums, or twice, and Winograd's
+    that is faster; rounding errors are then about ten times those of plain sums, or two to three times, and Winograd's
     spread a NaN or infinity over its tile of outputs.
     merge: on CPUs, make few kernels of all launches; profiles, guards and separate arenas keep each
     launch apart. specialise: which kernels a model with open dimensions runs on. "never": those that
