@@ -13,7 +13,7 @@ to 9 taps the filter stays in registers too:
     outputs, tx = 3    o0  o1  o2             o0 = i0 w0 + i1 w1 + i2 w2, o1 = i1 w0 + ...
 
 Tensors  src: image with channels innermost, seen as (n, c, h, w), with the border that the taps reach
-         dst: image of any pitches
+         dst, operands: images of any pitches
          weights: [kh][kw][taken][c], c those of the output; or, unless tile_per_item, [vectors][kh][kw][taken][vw],
                   so that the weights of a vector lie in a few lines and pages, and not in a few sets of a cache
          table: [rows][c], constants of the arithmetic
@@ -88,7 +88,8 @@ Tunables vw {1,2,4,8,16}  channels of a vector, at most c
     def operand(which):
         k, layout = operands[which]
         pitch = layout.pitches[1] if layout.shape[1] != 1 else 0
-        return load(extra_types[k], vw, f"extra{k}", index(layout, "n", "c", "y", "xo"), pitch)
+        where = index(layout, "n", "c", "y", "xo")
+        return capture(tl.load_lanes, vw, f"extra{k}", where, pitch, vw, extra_types[k]).strip()
 %>
 <%def name="row_by_inputs(taps)">\
         for (int ky = 0; ky < ${kh}; ++ky) {

@@ -309,6 +309,17 @@ convolve(
     only="depthwise",
 )
 convolve(
+    "depthwise_operand",
+    (1, 9, 4, 9),
+    9,
+    SAME3,
+    group=9,
+    post_ops=RESIDUAL,
+    extra=(1, 9, 4, 9),
+    only="depthwise",
+    orders={"i3": (0, 1, 2, 3)},
+)
+convolve(
     "depthwise_several",
     (1, 8, 5, 6),
     16,

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from clnn.arith._base import FLOAT
 from clnn.ops.conv.packing import pack_filters
-from clnn.ops.conv.problem import WEIGHTS, ConvProblem
+from clnn.ops.conv.problem import WEIGHTS, ConvProblem, innermost
 from clnn.ops.launch import Arg, Const, In, Launch, Variant, grid
 from clnn.ops.shared.byte_scales import last_args
 from clnn.ops.shared.workgroup_tiles import latency_hiding
@@ -58,7 +58,7 @@ def _fits(problem: ConvProblem) -> bool:
     several = problem.oc in FILTERS if problem.ic == 1 else problem.ic == problem.oc in GROUPS
     several = several and problem.group > 1
     plain = several and problem.arith is FLOAT and problem.target.is_cpu
-    return plain and problem.reads_vectors and problem.has_border and bool(_widths(problem))
+    return plain and innermost(problem.src) and problem.has_border and bool(_widths(problem))
 
 
 def _widths(problem: ConvProblem) -> list[int]:

@@ -220,10 +220,13 @@ class ConvProblem(Problem):
 
     @property
     def fits_depthwise(self) -> bool:
-        """Whether there is one filter per channel, and the kernel for that takes the layouts."""
+        """Whether there is one filter per channel, and the kernel for that takes the layouts.
+
+        Operands of steps may have any, as those are read once.
+        """
         ordered = self.arith.channelwise or self.arith.tapwise
         alone = self.group > 1 and self.ic == self.oc == 1 and not ordered
-        return alone and self.reads_vectors and self.has_border
+        return alone and innermost(self.src) and self.has_border
 
     def label(self, kind: str, extra: str) -> str:
         """Return the name of a kernel."""

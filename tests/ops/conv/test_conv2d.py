@@ -535,6 +535,25 @@ def test_fused_steps_of_depthwise(device):
     check_op(device, spec, [*inputs, normal((2, 24, 6, 9), 5)], consts=(1, 2))
 
 
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 3, 1, 2), (3, 2, 1, 0)])
+@pytest.mark.parametrize(
+    "channels,outputs,group,kernel",
+    [(24, 24, 24, 3), (19, 19, 19, 3), (16, 16, 16, 7), (8, 16, 8, 3), (16, 16, 4, 3)],
+)
+def test_operands_of_depthwise_in_any_order(device, channels, outputs, group, kernel, order, dtype):
+    pad = (kernel // 2,) * 2
+    win = window((kernel,) * 2, before=pad, after=pad)
+    steps = (PostOp("add", operand=3), PostOp("relu"))
+    spec, inputs = case(2, channels, outputs, 6, 9, win, group, steps)
+    operand = normal((2, outputs, 6, 9), 5)
+    orders = {"i3": order, "o0": (0, 2, 3, 1)}
+    ran = check_op(
+        device, spec, [*inputs, operand], consts=(1, 2), orders=orders, only="depthwise", dtype=dtype
+    )
+    assert ran
+
+
 def test_nan_reaches_the_output(device):
     spec, inputs = case(1, 3, 8, 4, 4, window((1, 1)), post_ops=(PostOp("relu"),))
     inputs[0][0, 1, 2, 2] = np.nan
