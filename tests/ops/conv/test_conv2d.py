@@ -549,7 +549,13 @@ def test_operands_of_depthwise_in_any_order(device, channels, outputs, group, ke
     operand = normal((2, outputs, 6, 9), 5)
     orders = {"i3": order, "o0": (0, 2, 3, 1)}
     ran = check_op(
-        device, spec, [*inputs, operand], consts=(1, 2), orders=orders, only="depthwise", dtype=dtype
+        device,
+        spec,
+        [*inputs, operand],
+        consts=(1, 2),
+        orders=orders,
+        only="depthwise",
+        dtype=dtype,
     )
     assert ran
 
