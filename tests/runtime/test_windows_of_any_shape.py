@@ -60,6 +60,20 @@ def separable(pad):
     return network(nodes, f=random(CHANNELS, 1, 3, 3), w=random(24, CHANNELS, 1, 1))
 
 
+def beside_product():
+    """A filter per channel, to which a product of matrices is added whose channels are not innermost."""
+    nodes = [
+        helper.make_node("Conv", ["r", "f"], ["d"], pads=[1] * 4, group=CHANNELS),
+        helper.make_node("Shape", ["r"], ["s"]),
+        helper.make_node("Reshape", ["r", "flat"], ["m"]),
+        helper.make_node("MatMul", ["w", "m"], ["p"]),
+        helper.make_node("Reshape", ["p", "s"], ["q"]),
+        helper.make_node("Add", ["q", "d"], ["y"]),
+    ]
+    flat = np.array([0, CHANNELS, -1])
+    return network(nodes, f=random(CHANNELS, 1, 3, 3), w=random(CHANNELS, CHANNELS), flat=flat)
+
+
 def broadcast(op):
     """A sum with a mean over the image, which has the sum's shape where the image is one pixel."""
     window = {"kernel_shape": [8, 8], "strides": [8, 8]}
@@ -84,6 +98,7 @@ NETWORKS = {
     "conv 5x5 lower": convolution("SAME_LOWER", (24, CHANNELS, 5, 5), strides=[3, 2]),
     "depthwise": convolution("SAME_UPPER", (CHANNELS, 1, 3, 3), strides=[2, 2], group=CHANNELS),
     "depthwise 7x7": convolution("SAME_UPPER", (CHANNELS, 1, 7, 7), group=CHANNELS),
+    "depthwise beside a product": beside_product(),
     "separable": separable("SAME_UPPER"),
     "separable lower": separable("SAME_LOWER"),
     **{f"broadcast {op}": broadcast(op) for op in ("MaxPool", "AveragePool", "Conv")},
