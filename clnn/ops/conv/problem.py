@@ -220,9 +220,9 @@ class ConvProblem(Problem):
 
     @property
     def fits_depthwise(self) -> bool:
-        """Whether there is one filter per channel, and the kernel for that takes the layouts.
+        """Whether there is one filter per channel, and the kernel for that takes the input's layout.
 
-        Operands of steps may have any, as those are read once.
+        Operands of steps may have any layout: each element is read once.
         """
         ordered = self.arith.channelwise or self.arith.tapwise
         alone = self.group > 1 and self.ic == self.oc == 1 and not ordered

