@@ -51,7 +51,7 @@ CALLER, THREADED = ["basic", True], ["pthread", False]
 
 def answer(code: str, begin: str = BEGIN, **env: str) -> list[object]:
     """Return what code in a Python of its own prints last, as JSON."""
-    chosen = {calling_thread.VARIABLE, *icd.VENDOR_VARIABLES}  # by this process
+    chosen = {calling_thread.VARIABLE, *icd.VENDOR_VARIABLES, icd.MORE_DRIVERS}  # by this process
     base = {name: text for name, text in os.environ.items() if name not in chosen}
     done = subprocess.run(
         [sys.executable, "-c", f"import sys; sys.path[:0] = {sys.path!r}\n{begin}{code}"],

@@ -25,7 +25,11 @@ def clnn(tmp_path: Path, *arguments: str, before: str = "", **env: str) -> tuple
     """Run the command in a process of its own; return its exit status and output."""
     code = f"import sys; sys.path[:0] = {sys.path!r}\n{before}\n"
     code += f"from clnn.cli.main import main; sys.exit(main({list(arguments)!r}))"
-    base = {n: t for n, t in os.environ.items() if n not in (*icd.VENDOR_VARIABLES, "CLNN_DEVICE")}
+    base = {
+        n: t
+        for n, t in os.environ.items()
+        if n not in (*icd.VENDOR_VARIABLES, icd.MORE_DRIVERS, "CLNN_DEVICE")
+    }
     done = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
@@ -139,21 +143,23 @@ def test_one_broken_driver_among_others(tmp_path: Path) -> None:
     assert checks["smoke test"]["status"] == OK
 
 
+@pytest.mark.parametrize("override", ["", "OCL_ICD_VENDORS"])
 @pytest.mark.parametrize(
     ("content", "ignored"), [(b"OCL_ICD_VENDORS", True), (b"OCL_ICD_FILENAMES", False)]
 )
 def test_a_variable_that_this_loader_ignores(
-    content: bytes, ignored: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    content: bytes, ignored: bool, override: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    """What it names is registered all the same, unless the user chose drivers by another."""
     library = tmp_path / "libOpenCL.so.1"
     library.write_bytes(b"\x7fELF\0" + content + b"\0")
     for variable in (*checks_opencl.LOADER_VARIABLES, *checks_opencl.OTHER_VARIABLES):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("OCL_ICD_FILENAMES", "/gone/libdriver.so")
     monkeypatch.setattr(checks_opencl, "loader_library", lambda: library)
-    monkeypatch.setattr(checks_opencl, "setup", lambda: Setup("OCL_ICD_FILENAMES"))
+    monkeypatch.setattr(checks_opencl, "setup", lambda: Setup(override))
     check = checks_opencl.variables()
-    assert (check.status == WARN) == ignored
+    assert (check.status == WARN) == (ignored and override != "")
     assert ("ignored by this loader" in check.detail) == ignored
 
 

@@ -33,10 +33,12 @@ BEGIN = (
 )
 DOUBLED = [2.0 * k for k in range(8)]
 
+DRIVERS = (*icd.VENDOR_VARIABLES, icd.MORE_DRIVERS)
+
 
 def python(code: str, **env: str) -> subprocess.CompletedProcess[str]:
     """Run code in a Python of its own, without the drivers that this process chose."""
-    base = {name: text for name, text in os.environ.items() if name not in icd.VENDOR_VARIABLES}
+    base = {name: text for name, text in os.environ.items() if name not in DRIVERS}
     path = f"import sys; sys.path[:0] = {sys.path!r}; "
     return subprocess.run(
         [sys.executable, "-c", path + BEGIN + code],

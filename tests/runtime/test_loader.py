@@ -22,6 +22,8 @@ SHOW_SETUP = (
     " dict(s.excluded), os.environ.get('OCL_ICD_VENDORS', '')]))"
 )
 
+DRIVERS = (*icd.VENDOR_VARIABLES, icd.MORE_DRIVERS)
+
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -32,7 +34,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def python(code: str, **env: str) -> subprocess.CompletedProcess[str]:
     """Run code in a Python of its own, without the drivers that this process chose."""
-    base = {name: text for name, text in os.environ.items() if name not in icd.VENDOR_VARIABLES}
+    base = {name: text for name, text in os.environ.items() if name not in DRIVERS}
     path = f"import sys; sys.path[:0] = {sys.path!r}; "
     return subprocess.run(
         [sys.executable, "-c", path + code],
@@ -270,7 +272,7 @@ def test_a_crashing_driver_is_left_out_of_the_folder(
     monkeypatch.setattr(icd, "SYSTEM_VENDORS", system)
     monkeypatch.setattr(icd, "intel_library", lambda: None)
     monkeypatch.setattr(icd, "nvidia_library", lambda: None)
-    for name in icd.VENDOR_VARIABLES:
+    for name in DRIVERS:
         monkeypatch.setenv(name, "")
     boot_that_dies(monkeypatch, "bad.icd", "os.abort()")
     arranged = loader.setup.__wrapped__()
@@ -280,13 +282,34 @@ def test_a_crashing_driver_is_left_out_of_the_folder(
     assert os.listdir(str(arranged.folder)) == ["good.icd"]
 
 
+def test_drivers_that_only_the_khronos_loader_is_told_of_are_registered(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A name without a folder is one for the loader to search; what is registered already stays as it is."""
+    here, there = tmp_path / "libhere.so", tmp_path / "libgood.so.1"
+    here.write_text("", "utf-8")
+    there.write_text("", "utf-8")
+    monkeypatch.setattr(icd, "SYSTEM_VENDORS", write(tmp_path / "etc", good="libgood.so\n"))
+    monkeypatch.setattr(icd, "intel_library", lambda: None)
+    monkeypatch.setattr(icd, "nvidia_library", lambda: tmp_path / "libnvidia-opencl.so.1")
+    for name in DRIVERS:
+        monkeypatch.setenv(name, "")
+    named = ("libnvidia-opencl.so.1", str(there), str(here), "libbare.so.1", "/gone/libgone.so")
+    monkeypatch.setenv(icd.MORE_DRIVERS, os.pathsep.join(named))
+    boot_that_dies(monkeypatch, "nothing", "os.abort()")
+    arranged = loader.setup.__wrapped__()
+    libraries = [driver.library for driver in arranged.drivers]
+    assert libraries[0] == "libgood.so" and arranged.override == ""
+    assert libraries[1:] == [str(tmp_path / "libnvidia-opencl.so.1"), str(here), "libbare.so.1"]
+
+
 def test_nothing_is_arranged_where_nothing_is_missing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(icd, "SYSTEM_VENDORS", write(tmp_path / "etc", good="libgood.so\n"))
     monkeypatch.setattr(icd, "intel_library", lambda: None)
     monkeypatch.setattr(icd, "nvidia_library", lambda: None)
-    for name in icd.VENDOR_VARIABLES:
+    for name in DRIVERS:
         monkeypatch.setenv(name, "")
     boot_that_dies(monkeypatch, "nothing", "os.abort()")
     assert loader.setup.__wrapped__().folder is None

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from joined import JoinedDevice
-from targets import GPU, generate_for
+from targets import CPU, GPU, generate_for
 
 from clnn.graph.ir import Graph, Node, check
 from clnn.graph.passes.store import store_as
@@ -75,10 +75,10 @@ def check_op(
 
     consts: inputs that are constants. border: padding put around all spatial tensors, beyond what
     the op asks for. orders: memory order of values ("i0", "o0", ...). only: part of a variant's
-    name. dtype: as of Options; inputs are rounded to what it stores first, and results may be
-    off by its rounding besides. every: run the op's candidates too. Returns the names of the
-    variants that ran. Checks: error, finite poison (nothing left unwritten), guards and borders
-    untouched, second run bitwise equal.
+    name; where it is one for CPUs, GPUs skip the test. dtype: as of Options; inputs are rounded to
+    what it stores first, and results may be off by its rounding besides. every: run the op's
+    candidates too. Returns the names of the variants that ran. Checks: error, finite poison (nothing
+    left unwritten), guards and borders untouched, second run bitwise equal.
     """
     inputs = [rounded(a, dtype) for a in inputs]
     graph = store_as(single_node(spec, inputs, consts), STORAGE[dtype])
@@ -92,6 +92,11 @@ def check_op(
     hints = Hints(_borders(graph, border), {n: o for n, o in asked.items() if n in graph.types})
     names = variant_names(graph, device, hints, every, dtype)
     chosen = [n for n in names if only is None or only in n]
+    if not chosen and select(device).type == "gpu":
+        with pytest.MonkeyPatch.context() as patch:
+            generate_for(patch, CPU)
+            if any(str(only) in n for n in variant_names(graph, device, hints, every, dtype)):
+                pytest.skip(f"{only}: kernels for CPUs")
     assert chosen, f"no variant of {list(names)} has {only!r} in its name"
     run_variants(
         graph, device, {n: max(limit, names[n]) for n in chosen}, hints, inputs, want, dtype

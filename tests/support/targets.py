@@ -11,6 +11,7 @@ from clnn.runtime.device.target import target_of
 from clnn.runtime.run import planning
 from clnn.target import Target
 
+CPU = Target("cpu", 16, 2, 256, 2**20, frozenset({"half_rate"}))
 GPU = Target("gpu", vector=4, compute_units=4, max_work_group=256, local_bytes=32768)
 
 

@@ -21,6 +21,7 @@ CHILD_TIMEOUT_S = 60.0
 # Variables that change which drivers the loader lists, or what they offer.
 LOADER_VARIABLES = (
     *icd.VENDOR_VARIABLES,
+    icd.MORE_DRIVERS,
     "OCL_ICD_PLATFORM_SORT",
     "OCL_ICD_DEFAULT_PLATFORM",
     "OPENCL_LAYERS",
@@ -119,7 +120,8 @@ def variables() -> Check:
 
     def note(name: str) -> str:
         if name in ignored:
-            return " (ignored by this loader)"
+            besides = "; clnn registers what it names" if name == icd.MORE_DRIVERS else ""
+            return f" (ignored by this loader{besides})"
         return " (as clnn sets it)" if os.environ[name] == GIVEN.get(name, ("",))[0] else ""
 
     texts = [
@@ -129,7 +131,8 @@ def variables() -> Check:
     if arranged.folder:
         texts.append(f"clnn set OCL_ICD_VENDORS={arranged.folder}")
     detail = "\n".join(texts) or "none is set"
-    fixes = [f"unset {name}, use OCL_ICD_VENDORS" for name in ignored]
+    useless = [name for name in ignored if name != icd.MORE_DRIVERS or arranged.override]
+    fixes = [f"unset {name}, use OCL_ICD_VENDORS" for name in useless]
     if os.environ.get("CUDA_VISIBLE_DEVICES", "all").strip() in ("", "-1"):
         fixes.append("unset CUDA_VISIBLE_DEVICES: it hides all NVIDIA GPUs")
     capabilities = os.environ.get("NVIDIA_DRIVER_CAPABILITIES", "all")

@@ -16,9 +16,10 @@ from pathlib import Path
 from clnn.records import dataclass
 
 SYSTEM_VENDORS = Path("/etc/OpenCL/vendors")
-# Variables that choose the drivers. The first two are read by ocl-icd, the first and the last by
-# the Khronos loader.
-VENDOR_VARIABLES = ("OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH", "OCL_ICD_FILENAMES")
+# Variables that choose the drivers. ocl-icd reads both, the Khronos loader the first.
+VENDOR_VARIABLES = ("OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH")
+# Libraries of drivers besides those, for the Khronos loader alone; some images for GPUs name NVIDIA's there only.
+MORE_DRIVERS = "OCL_ICD_FILENAMES"
 # Libraries that Intel's CPU runtime needs, in loading order, and the packages that hold them.
 INTEL_COMPANIONS = ("libintlc.so.5", "libirng.so", "libimf.so", "libsvml.so", "libtbb.so.12")
 INTEL_PACKAGES = ("intel-cmplr-lib-rt", "tbb")
@@ -77,6 +78,12 @@ def icd_files(folder: Path) -> list[IcdFile]:
 def vendor_override(env: Mapping[str, str]) -> str:
     """Return the name of the variable that already chooses the drivers, or ''."""
     return next((name for name in VENDOR_VARIABLES if env.get(name)), "")
+
+
+def named_besides(env: Mapping[str, str]) -> list[Path]:
+    """Return the libraries that MORE_DRIVERS names, but for paths where there is nothing."""
+    named = [Path(text) for text in env.get(MORE_DRIVERS, "").split(os.pathsep) if text]
+    return [path for path in named if not path.is_absolute() or path.exists()]
 
 
 def files_in_use(env: Mapping[str, str], bundled: Path | None = None) -> list[IcdFile]:
@@ -190,8 +197,11 @@ def unregistered(known: Iterable[IcdFile]) -> dict[str, Path]:
     """Return file name -> library of drivers that are present but named by none of `known`."""
     stems = {icd.stem for icd in known if icd.present}
     libraries = {"clnn-intel-cpu.icd": intel_library(), "clnn-nvidia.icd": nvidia_library()}
-    return {
-        name: path
-        for name, path in libraries.items()
-        if path is not None and path.name.split(".so")[0] not in stems
-    }
+    libraries |= {f"clnn-named-{k}.icd": p for k, p in enumerate(named_besides(os.environ))}
+    found: dict[str, Path] = {}
+    for name, path in libraries.items():
+        stem = path.name.split(".so")[0] if path is not None else ""
+        if path is not None and stem not in stems:
+            stems.add(stem)
+            found[name] = path
+    return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from harness import check_op, normal
+from targets import CPU
 
 from clnn.ops.conv import winograd_rows
 from clnn.ops.conv.spec import Conv2d
@@ -12,9 +13,7 @@ from clnn.ops.conv.tiles import Extents, conv_tiles
 from clnn.ops.conv.winograd_rows import ERRORS, LANES, SIZES, Lines, RowsPlan, pack, parts_of, plans
 from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.window import Window
-from clnn.target import Target
 
-CPU = Target("cpu", 16, 2, 256, 2**20, frozenset({"half_rate"}))
 NHWC, NCHW = (0, 2, 3, 1), (0, 1, 2, 3)
 STEPS = (PostOp("add", operand=3), PostOp("relu"), PostOp("mul", operand=4))
 
