@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,9 @@ from typing import Any
 import pytest
 from common import ROOT, usable_devices
 from dealing import NOT_QUICK, ON_QUICK, deal, has_no_device, needs_device, quick_one
+
+TYPES = "char|uchar|short|ushort|int|uint|long|ulong|half|float|double"
+VECTORS_OF_ONE = re.compile(rf"\b(?:(?:convert_|as_)?(?:{TYPES})1|v(?:load|store)a?(?:_half)?1)\b")
 
 _CACHE = ROOT / ".cache" / "tests"
 os.environ.setdefault("CLNN_BUILD_JOBS", "1")  # the test workers are the parallelism
@@ -116,6 +121,24 @@ def _held(device: str) -> Any:
     from clnn.runtime.device.device import open_context, select
 
     return open_context(select(device))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _names_of_opencl_alone() -> Iterator[None]:
+    """No kernel has names that the specification lacks, which some compilers let pass: vectors of one element."""
+    from clnn.runtime.build.program import Device
+
+    build = Device.build
+
+    def checked(self: Device, sources: Any, *args: Any, **named: Any) -> Any:
+        for title, source in sources.items():
+            found = VECTORS_OF_ONE.search(source)
+            assert found is None, f"{title}: {found and found[0]} is no name of OpenCL C"
+        return build(self, sources, *args, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Device, "build", checked)
+        yield
 
 
 @pytest.fixture

@@ -256,8 +256,10 @@ def _apart(
 
 def _pieces(given: TensorType, memory: DType, order: tuple[int, ...]) -> dict[int, int]:
     """Return what the channels of an image are rounded up to, so that its pixels are whole pieces."""
+    if order == tuple(range(len(order))):
+        return {}
     channels = order[-1]
-    if order == tuple(range(len(order))) or given.shape[channels] < MIN_CHANNELS:
+    if given.shape[channels] < MIN_CHANNELS:
         return {}
     return {channels: PIECE_BYTES // memory.itemsize}
 

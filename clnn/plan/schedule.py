@@ -35,7 +35,9 @@ from clnn.target import Target
 
 MAX_ELEMENTS = 2**31 - 1
 ALIGNED = 16  # elements that kernels may read at once from an address that is a multiple of them
-ROOM = 1.08  # times the lower bound that the arena may take, so that fewer borders are filled again
+# What the arena may take, so that fewer borders are filled again: times the lower bound, and bytes beyond the
+# smallest that is found. A fill is a launch of its own, which on GPUs takes as long as a small layer.
+ROOM, ROOM_ON_GPUS, SPARE_ON_GPUS = 1.08, 1.25, 2**25
 Chooser = Callable[[Node, Problem, Sequence[Variant]], Variant]
 Repeat = Callable[[Node, Problem], Variant | None]
 
@@ -124,7 +126,8 @@ def make_plan(
             raise
         scheduled = _steps_of_first_fit(laid, otherwise)
     blocks = _blocks(storages, scheduled, separate, guard, align)
-    memory = plan_memory(blocks, base_align=align, room=ROOM)
+    room, spare = (ROOM, 0) if target.is_cpu else (ROOM_ON_GPUS, SPARE_ON_GPUS)
+    memory = plan_memory(blocks, base_align=align, room=room, spare=spare)
     dirty = dirty_borders(blocks, memory)
     scheduled, first_fills = _add_fills(
         scheduled, storages, dirty, target, repeat is not None, instead

@@ -39,13 +39,14 @@ SHORT = ("half", "bf16")
     V, C = vec_type(ctype, width), vec_type("int" if t.kind in OF_BYTES else "float", width)
     convert = f"convert_{V}" if t.kind in OF_BYTES and ctype == "float" else ""
     total = f"({C})(c[from], c[from + 1])" if pairs else "c[from]"
+    inside = [f"row < {m}"] * (m % t.bm > 0) + ["slice == 0"] * (t.slices > 1)
 %>\
 % for i in pt.module.over(body, "i", t.mi):
     ${pt.module.begin(body, "i", t.mi)}
 %  for h in pt.module.over(body, "h", 2):
         ${pt.module.begin(body, "h", 2)}
             const int row = m0 + warp_m + ${i} * 16 + ${h} * 8 + (lane >> 2);
-            ${f"if (row < {m}) {{" if m % t.bm else "{"}
+            ${f"if ({' && '.join(inside)}) {{" if inside else "{"}
             ${before("row")}
 %   for j in pt.module.over(body, "j", t.ni):
             ${pt.module.begin(body, "j", t.ni)}

@@ -2,20 +2,22 @@
 The main loop of matrix products on tensor cores: one work-group computes a tile of c = a * b.
 
 Chunks of bk terms of a and b go from global to local memory in pieces of 16 bytes with zeros beyond
-the edges, `stages` of them in turn; each warp multiplies its own rows and columns of the tile.
+the edges, `stages` of them in turn; each warp multiplies its own rows and columns of the tile. With
+`slices`, as many warps share these, and each takes its own part of every chunk; the first one adds the
+sums of the others to its own at the end.
 Local    a: bm rows of k. b: bn rows of k where b_rows is "n", bk rows of n where it is "k". The pieces
          of a row change places with the key of the row (`at`), so that neither the 8 rows of a
          matrix of ldmatrix, nor the words of a fragment that is read by words, share banks.
 Warps    of wm x wn results each, by columns of warps of the tile; c[(i * ni + j) * 4 + e] is element
          e of the 16x8 block (i, j) of mma.
 
-geometry(kind, bm, bn, bk, wm, wn, stages, b_rows)
-    Everything that follows from the tunables. Asserts what is possible: bk of 32, 64.. bytes; wm a
-    multiple of 16, wn of 16; "k" only for kinds of 16 and 32 bits.
+geometry(kind, bm, bn, bk, wm, wn, stages, b_rows, slices)
+    Everything that follows from the tunables. Asserts what is possible: bk of 32, 64.. bytes in each slice;
+    wm a multiple of 16, wn of 16; "k" only for kinds of 16 and 32 bits; room for the sums of slices.
 declare(t, body), prepare(t, body)
-    Text in front of the kernel, and at its top. prepare declares id, lane, warp_m, warp_n and c.
+    Text in front of the kernel, and at its top. prepare declares id, lane, slice, warp_m, warp_n and c.
 main_loop(t, body, m, n, k, row_at, k_at, b_pitch, rounded, k_left)
-    Adds all products to c. Needs `m0`, `n0`: first row and column of the tile, and the pointers a
+    Adds all products to c, which holds the sums where slice is 0. Needs `m0`, `n0`: first row and column of the tile, and the pointers a
     and b. row_at(row), k_at(k): expressions of the element where a row of a begins, and how much
     further place k of it is; 16 bytes lie together. b_pitch: elements from row to row of b.
     k_left(k): expression of how many of the 16 bytes at place k of a there are, the others counting
@@ -38,18 +40,20 @@ def plane(rows, pieces, threads, by_words=False):
     return SimpleNamespace(rows=rows, pieces=pieces, bytes=16 * rows * pieces, step=step,
                            passes=-(-rows // step), keys=gcd(pieces, 8), by_words=by_words)
 
-def geometry(kind, bm, bn, bk, wm, wn, stages, b_rows):
+def geometry(kind, bm, bn, bk, wm, wn, stages, b_rows, slices=1):
     size = BYTES[kind]
-    assert bk * size % 32 == 0 and wm % 16 == 0 and wn % 16 == 0, (kind, bk, wm, wn)
+    assert bk * size % (32 * slices) == 0 and wm % 16 == 0 and wn % 16 == 0, (kind, bk, wm, wn)
     assert bm % wm == 0 and bn % wn == 0 and stages in (1, 2, 3, 4), (bm, wm, bn, wn, stages)
     assert b_rows == "n" or (b_rows == "k" and size > 1), (kind, b_rows)
-    warps = (bm // wm) * (bn // wn)
+    warps = (bm // wm) * (bn // wn) * slices
     a = plane(bm, bk * size // 16, 32 * warps)
     wide = (bn, bk * size // 16) if b_rows == "n" else (bk, bn * size // 16)
     b = plane(*wide, 32 * warps, b_rows == "k" and size == 4)
+    sums = (slices - 1) * bm * bn * 4
     return SimpleNamespace(kind=kind, size=size, per=16 // size, bm=bm, bn=bn, bk=bk, wm=wm, wn=wn,
                            stages=stages, b_rows=b_rows, warps=warps, a=a, b=b, mi=wm // 16,
-                           ni=wn // 8, steps=bk * size // 32, stage=a.bytes + b.bytes)
+                           ni=wn // 8, steps=bk * size // 32 // slices, stage=a.bytes + b.bytes,
+                           slices=slices, memory=max(stages * (a.bytes + b.bytes), sums))
 
 def at(p, row, piece):
     """Return the byte of a piece: its place in the row is changed by the row's key."""
@@ -60,10 +64,11 @@ def at(p, row, piece):
 ${pt.declare(body, [t.kind], t.stages * (t.a.passes + t.b.passes))}\
 </%def>
 <%def name="prepare(t, body)">\
-    __local uint memory[${t.stages * t.stage // 4}] __attribute__((aligned(128)));
-    const int id = get_local_id(0), lane = id & 31, warp = id >> 5;
+    __local uint memory[${t.memory // 4}] __attribute__((aligned(128)));
+    const int id = get_local_id(0), lane = id & 31, slice = id / ${32 * t.warps // t.slices};
+    const int warp = ${f"id % {32 * t.warps // t.slices}" if t.slices > 1 else "id"} >> 5;
     const int warp_m = warp % ${t.bm // t.wm} * ${t.wm}, warp_n = warp / ${t.bm // t.wm} * ${t.wn};
-    ${pt.prepare(body, pt.module.exchange_words(t.mi, t.ni), t.warps, "memory", t.stages * t.stage)}
+    ${pt.prepare(body, pt.module.exchange_words(t.mi, t.ni), t.warps, "memory", t.memory)}
     ${"int" if t.kind in OF_BYTES else "float"} c[${t.mi * t.ni * 4}] = {0};
 </%def>
 <%def name="copies(t, body, p, pointer, start, kt, into)">\
@@ -102,7 +107,7 @@ ${pt.declare(body, [t.kind], t.stages * (t.a.passes + t.b.passes))}\
 <%def name="multiply(t, body, rounded)">\
 % for s in pt.module.over(body, "s", t.steps):
     ${pt.module.begin(body, "s", t.steps)}
-        ${fragments(t, body, s)}
+        ${fragments(t, body, f"(slice * {t.steps} + {s})" if t.slices > 1 else s)}
 % if rounded:
         ${pt.round_tf32(body, 4 * t.mi, "a_")}
         ${pt.round_tf32(body, 2 * t.ni, "b_")}
@@ -172,5 +177,25 @@ ${pt.declare(body, [t.kind], t.stages * (t.a.passes + t.b.passes))}\
 % if t.stages == 1:
         ${pt.sync(body)}
 % endif
+    }
+% if t.slices > 1:
+    ${add_slices(t, body)}
+% endif
+</%def>
+<%def name="add_slices(t, body)">\
+<% S, each, count = "int" if t.kind in OF_BYTES else "float", 32 * t.warps // t.slices, t.mi * t.ni * 4 %>\
+    ${pt.wait(body, 0)}
+    ${pt.sync(body)}
+    __local ${S} *sums_ = (__local ${S} *)memory;
+    if (slice > 0) {
+% for e in pt.module.over(body, "e", count):
+        ${pt.module.begin(body, "e", count)} sums_[((slice - 1) * ${count} + ${e}) * ${each} + id % ${each}] = c[${e}]; }
+% endfor
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+    if (slice == 0) {
+% for e in pt.module.over(body, "e", count):
+        ${pt.module.begin(body, "e", count)} for (int s = 0; s < ${t.slices - 1}; ++s) c[${e}] += sums_[(s * ${count} + ${e}) * ${each} + id]; }
+% endfor
     }
 </%def>

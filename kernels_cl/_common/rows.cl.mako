@@ -65,6 +65,8 @@ def load_lanes(ctype, width, pointer, where, pitch):
 
 def store_lanes(width, value, pointer, where, pitch, skip=0, ctype="", kind=""):
     """Statements that store the lanes of variable `value` from lane `skip` on."""
+    if isinstance(skip, str) and width == 1:
+        return f"if ({skip} < 1) {{ {store(1, value, pointer, where, ctype)} }}"
     if isinstance(skip, str):
         each = store(1, "l_[k_]", pointer, f"{where} + k_{'' if is_one(pitch) else f' * {pitch}'}", ctype)
         return (f"{{ {kind or ctype} l_[{width}]; vstore{width}({value}, 0, l_); "

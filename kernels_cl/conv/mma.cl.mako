@@ -21,14 +21,14 @@ Params   name, src, dst, kernel, strides, dilations, pads, post_ops, operands, e
          bias: the input of post_ops that is one float per channel, without an offset, or -1
          rounded {0,1}: tf32 operands are rounded here
          body {"ptx","emulated"}
-Tunables bm, bn, bk, wm, wn, stages, raster: as of gemm/mma
+Tunables bm, bn, bk, wm, wn, stages, raster, slices: as of gemm/mma
 </%doc>
 <%namespace name="ar" file="/_arith/quantised.cl.mako"/>
 <%namespace name="ms" file="/_common/mma_store.cl.mako"/>
 <%namespace name="mt" file="/_common/mma_tile.cl.mako"/>
 <%namespace name="sc" file="/_common/scales.cl.mako"/>
 <%
-    t = mt.module.geometry(kind, bm, bn, bk, wm, wn, stages, b_rows)
+    t = mt.module.geometry(kind, bm, bn, bk, wm, wn, stages, b_rows, slices)
     T, out = mt.module.TYPES[kind], {"half": "ushort", "bf16": "ushort"}.get(dst_type, cell(dst_type))
     (kh, kw), (sy, sx), (dy, dx), (pad_y, pad_x) = kernel, strides, dilations, pads
     batch, _, oh, ow = dst.shape

@@ -34,12 +34,13 @@ Tunables bm, bn  {16..256}       rows and columns of a work-group; multiples of 
          bk      32, 64.. bytes  terms of a chunk
          stages  {1,2,3,4}       chunks in local memory
          raster  {1..}           row tiles that follow one another before the next column of tiles
+         slices  {1,2,4}         warps that share results, each with its part of a chunk's terms
 </%doc>
 <%namespace name="lp" file="/_common/loops.cl.mako"/>
 <%namespace name="ms" file="/_common/mma_store.cl.mako"/>
 <%namespace name="mt" file="/_common/mma_tile.cl.mako"/>
 <%
-    t = mt.module.geometry(kind, bm, bn, bk, wm, wn, stages, b_rows)
+    t = mt.module.geometry(kind, bm, bn, bk, wm, wn, stages, b_rows, slices)
     T, out = mt.module.TYPES[kind], {"half": "ushort", "bf16": "ushort"}.get(dst_type, dst_type)
     assert wg[0] == 32 * t.warps and a % t.per == 0 and b % t.per == 0, (wg, a, b)
     down, across = -(-m // bm), -(-n // bn)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from mma_conv_cases import TEMPLATE, ConvCase, check
 
@@ -26,6 +28,8 @@ CASES = {
         "tf32", (2, 12, 9, 8), 18, WIDE, MmaTile(32, 32, 16, 32, 16, 2, 1), rounded=True, bias=True
     ),
     "bytes": ConvCase("s8", (1, 16, 6, 6), 33, SAME, BYTES, "n", "int"),
+    "sliced": ConvCase("f16", (2, 24, 5, 4), 35, SAME, replace(TILE, bk=64, slices=4), "n", "half"),
+    "sliced_bytes": ConvCase("s8", (1, 16, 6, 6), 33, SAME, replace(BYTES, slices=2), "n", "int"),
 }
 
 

@@ -67,6 +67,30 @@ SHAPES = {
 }
 
 
+def sliced(kind: str, slices: int, stages: int = 2, **other: int) -> MmaTile:
+    """A tile of two warps for each slice, with one or two steps in each."""
+    return small(kind, stages, bk=SMALL[kind] * max(slices // 2, 1), slices=slices, **other)
+
+
+SLICED = {
+    "f16-kn": Case("f16", 37, 50, 99, sliced("f16", 2)),
+    "f16-nk": Case("f16", 37, 50, 300, sliced("f16", 4, 3), "n"),
+    "bf16-one_stage": Case("bf16", 37, 50, 99, sliced("bf16", 2, 1)),
+    "tf32-kn": Case("tf32", 37, 50, 99, sliced("tf32", 2), rounded=True),
+    "tf32-nk": Case("tf32", 37, 50, 99, sliced("tf32", 4), "n"),
+    "s8": Case("s8", 37, 50, 400, sliced("s8", 4), "n", "int"),
+    "less_k_than_a_slice": Case("f16", 32, 32, 7, sliced("f16", 4)),
+    "more_sums_than_chunks": Case("f16", 64, 64, 70, MmaTile(64, 64, 32, 32, 32, 1, 1, 2)),
+    "post_ops": Case("f16", 37, 51, 99, sliced("f16", 2), post_ops=(*BIAS, PostOp("relu")), bias="row"),
+    "half": Case("f16", 37, 50, 140, sliced("f16", 4), dst_type="half", batch=2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SLICED)
+def test_slices_of_chunks(device, name):
+    check(device, SLICED[name])
+
+
 @pytest.mark.parametrize("name", SHAPES)
 def test_shapes_and_results(device, name):
     check(device, SHAPES[name])

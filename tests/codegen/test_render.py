@@ -72,6 +72,7 @@ def test_source_is_a_function_of_template_and_parameters():
         "ctype": "float",
         "fill": 0.0,
         "wg": (1,),
+        "wide": 1,
         "lines": 4,
         "outer": (4,),
         "low": (1,),

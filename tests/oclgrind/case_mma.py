@@ -58,6 +58,11 @@ put(
     lambda: check(DEVICE, Case("f16", 9, 20, 20, MmaTile(16, 32, 16, 16, 16, 2, 1), "n")),
     targets=("gpu",),
 )
+put(
+    "gemm_mma_sliced",
+    lambda: check(DEVICE, Case("f16", 18, 20, 70, MmaTile(32, 32, 32, 32, 16, 2, 1, 2), "n")),
+    targets=("gpu",),
+)
 for _kind in KINDS:
     for _stages in (1, 2, 3, 4):
         multiply(

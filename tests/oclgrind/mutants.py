@@ -185,8 +185,8 @@ MUTANTS = (
     Mutant(
         "border_without_values",
         "movement/border_fill.cl.mako",
-        "const int first = inside ? ${front}",
-        "const int first = inside ? 0",
+        "const int count = inside ? ${front + back}",
+        "const int count = inside ? 0",
         "conv_border",
         "gpu",
         "unoptimised",

@@ -14,10 +14,11 @@ from clnn.plan.schedule import first_variant, make_plan
 from clnn.runtime.build import program as module
 from clnn.runtime.build import registers
 from clnn.runtime.build.build_child import main as child_build
-from clnn.runtime.build.program import Device, key_of, options_of
+from clnn.runtime.build.program import EXACT_QUOTIENTS, Device, key_of, options_of
 from clnn.runtime.build.registers import Registers, of_log, spills_of
-from clnn.runtime.device.device import Capability, select
+from clnn.runtime.device.device import ROUNDS_QUOTIENTS, Capability, open_context, select
 from clnn.runtime.device.target import target_of
+from clnn.runtime.drivers.loader import load
 from clnn.runtime.run import trial_child
 from clnn.runtime.run.spills import replace_spilling_kernels
 from clnn.target import LARGE_REGISTERS
@@ -60,6 +61,23 @@ def test_logs_of_intels_compiler():
     assert registers.are_told("Intel(R) OpenCL Graphics", "gpu")
     assert not registers.are_told("Intel(R) OpenCL", "cpu")
     assert registers.are_told("NVIDIA CUDA", "gpu") and not registers.are_told("rusticl", "gpu")
+
+
+def test_gpus_are_told_to_round_quotients_where_they_can(device):
+    """CPUs round them anyhow, and their programs keep their keys."""
+    states = replace(select(device), rounds_quotients=True)
+    assert EXACT_QUOTIENTS not in options_of(replace(states, type="cpu"))
+    assert EXACT_QUOTIENTS in options_of(replace(states, type="gpu"))
+    assert EXACT_QUOTIENTS not in options_of(replace(states, type="gpu", rounds_quotients=False))
+
+
+def test_a_program_builds_with_exact_quotients_where_a_driver_states_them(device):
+    info = select(device)
+    context, handle = open_context(info)
+    stated = handle.get_info(load().device_info.SINGLE_FP_CONFIG) & ROUNDS_QUOTIENTS
+    assert info.rounds_quotients == bool(stated)
+    if stated:
+        load().Program(context, "__kernel void none() {}").build([EXACT_QUOTIENTS], cache_dir=False)
 
 
 def test_only_nvidia_is_asked(device):

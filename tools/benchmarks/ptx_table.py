@@ -264,6 +264,10 @@ def convolutions() -> Iterator[tuple[str, str]]:
         for sizes in (*large, (128, 128, bk, 64, 64), (64, 64, bk, 32, 32)):
             params = mma_conv_params(made, MmaTile(*sizes))
             yield params["name"], render("conv/mma.cl.mako", params)
+        for slices, stages in ((2, 4), (4, 2)):  # of chunks of 48 KiB in all
+            sliced = MmaTile(16, 32, 2 * bk * slices, 16, 16, stages, slices=slices)
+            params = mma_conv_params(made, sliced)
+            yield params["name"], render("conv/mma.cl.mako", params)
 
 
 def work_groups() -> Iterator[tuple[str, str]]:

@@ -12,8 +12,6 @@ from itertools import product
 from clnn.ops.problem import Operand
 from clnn.ops.shared.tensor_cores import BYTES, MmaTile
 from clnn.ops.shared.workgroup_tiles import (
-    BARRIER,
-    HIDING,
     LOCAL,
     START,
     GemmShape,
@@ -31,12 +29,20 @@ RATES = {
 PIECE = 24  # slots that 16 bytes from global to local memory cost
 HIDDEN = 0.5  # of them, where copies run beside products
 STORE = 2  # slots of a result
+AHEAD = 80  # slots of a work-item to say which pieces of the next chunk it copies, and to wait (measured on an H100)
 OVERHEAD = 90  # registers of a work-item besides its sums
 GROUPS = 2  # of the largest local memory that a compute unit holds
 MAX_TILES, MAX_TILES_PER_SHAPE = 12, 3  # that are worth a measurement
 MIN_TERMS = 8  # of sums that are worth a product on tensor cores
 ROW_BYTES = (64, 128)  # of a chunk of k: one or two sets of banks
 STAGES = (2, 3, 4)  # tiles of operands in local memory: with one, nothing is copied ahead
+SLICES, MOST_SLICED = (
+    (1, 2, 4),
+    256,
+)  # parts of a chunk for warps of their own; work-items of such a tile
+# Cycles of a chunk that no other work of a group hides: to begin, for each step of 32 bytes of k that a warp
+# multiplies, and until what was asked for is there, which the stages ahead share (measured on an H100).
+CHUNK, STEP, ARRIVAL = 100, 45, 700
 OPERAND_ERROR = {"tf32": 2.0**-11}  # relative, of an operand that is rounded to the kind
 SUM_ERROR, SUM_DEPTH = 2.0**-23, 8  # relative, of tensor cores' sums of so many products
 # (bm, bn, wm, wn): results of a work-group, and of a warp.
@@ -89,13 +95,14 @@ def _fitting(kind: str, sums: GemmShape, target: Target) -> Iterator[MmaTile]:
     for bm, bn, wm, wn in SHAPES:
         if bm >= 2 * max(sums.rows, 16) or bn >= 2 * max(sums.columns, 16):
             continue
-        for nbytes, stages in product(ROW_BYTES, STAGES):
-            bk = nbytes // BYTES[kind]
+        for nbytes, stages, slices in product(ROW_BYTES, STAGES, SLICES):
+            bk = nbytes * slices // BYTES[kind]
             if bk >= 2 * max(sums.terms, min(ROW_BYTES) // BYTES[kind]):
                 continue
-            tile = MmaTile(bm, bn, bk, wm, wn, stages)
+            tile = MmaTile(bm, bn, bk, wm, wn, stages, slices=slices)
             room = tile.local_bytes(kind, target.tensor) <= target.local_bytes
-            if room and tile.threads <= target.max_work_group:
+            most = target.max_work_group if slices == 1 else MOST_SLICED
+            if room and tile.threads <= min(most, target.max_work_group):
                 yield tile
 
 
@@ -106,7 +113,7 @@ def _cycles(kind: str, sums: GemmShape, tile: MmaTile, target: Target) -> float:
     row = tile.bk * BYTES[kind] / 16  # pieces in a row of a chunk
     warps = tile.threads // 32
     slots = tile.bm * tile.bn * tile.bk / RATES[kind]
-    slots += LOCAL * warps * (tile.wm + tile.wn) * row
+    slots += LOCAL * warps * (tile.wm + tile.wn) * row / tile.slices
     slots += PIECE * HIDDEN * (tile.bm + tile.bn) * row
     registers = (tile.wm * tile.wn // 32 + OVERHEAD) * tile.threads
     resident = min(
@@ -116,7 +123,11 @@ def _cycles(kind: str, sums: GemmShape, tile: MmaTile, target: Target) -> float:
     )
     rounds = -(-groups // target.compute_units)
     active = max(1, min(resident, rounds))
-    waits = BARRIER * tile.threads / active
-    group = chunks * (slots + waits) + START * tile.threads + STORE * tile.bm * tile.bn
-    latency_hiding = min(1.0, active * tile.threads * (tile.stages - 1) / HIDING)
-    return rounds * group / (2 * target.vector) / latency_hiding
+    ahead = AHEAD * tile.threads
+    each = 2 * target.vector / active  # slots in a cycle that one of the groups at work gets
+    steps = tile.bk * BYTES[kind] / 32 / tile.slices
+    alone = (
+        max(CHUNK + STEP * steps, ARRIVAL / (tile.stages - 1)) * target.lanes / (2 * target.vector)
+    )
+    ends = START * tile.threads + STORE * tile.bm * tile.bn + LOCAL * tile.sums_bytes / 4
+    return rounds / active * (chunks * max((slots + ahead) / each, alone) + ends / each)

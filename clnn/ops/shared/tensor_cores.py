@@ -26,7 +26,8 @@ class MmaTile:
     """Tunables of a product on tensor cores.
 
     bm, bn: results of a work-group. bk: elements of k in a chunk of a and of b. wm, wn: results of a
-    warp. stages: chunks in local memory. raster: row tiles that follow one another.
+    warp. stages: chunks in local memory. raster: row tiles that follow one another. slices: of the terms of a
+    chunk, each for warps of its own, whose sums are added at the end.
     """
 
     bm: int = 128
@@ -36,6 +37,7 @@ class MmaTile:
     wn: int = 64
     stages: int = 2
     raster: int = 8
+    slices: int = 1
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -45,18 +47,24 @@ class MmaTile:
     @property
     def threads(self) -> int:
         """Work-items of a work-group."""
-        return 32 * (self.bm // self.wm) * (self.bn // self.wn)
+        return 32 * (self.bm // self.wm) * (self.bn // self.wn) * self.slices
+
+    @property
+    def sums_bytes(self) -> int:
+        """Bytes of the sums of all slices but one, which take the place of the chunks at the end."""
+        return (self.slices - 1) * self.bm * self.bn * 4
 
     def local_bytes(self, kind: str, body: str = "ptx") -> int:
         """Return the bytes of local memory that tiles of `kind` take, and what a body needs besides."""
-        tiles = self.stages * (self.bm + self.bn) * self.bk * BYTES[kind]
+        tiles = max(self.stages * (self.bm + self.bn) * self.bk * BYTES[kind], self.sums_bytes)
         if body == "ptx":
             return tiles
         exchange = self.threads * 4 * (self.wm // 16 * 4 + self.wn // 8 * 2)
         return tiles + exchange + 2 * tiles // 4
 
     def __str__(self) -> str:
-        return f"{self.bm}x{self.bn}x{self.bk}_w{self.wm}x{self.wn}_s{self.stages}"
+        sliced = f"_k{self.slices}" if self.slices > 1 else ""
+        return f"{self.bm}x{self.bn}x{self.bk}_w{self.wm}x{self.wn}_s{self.stages}{sliced}"
 
 
 @dataclass(frozen=True)

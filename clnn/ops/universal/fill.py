@@ -29,4 +29,4 @@ def universal_fill(launch: Launch, target: Target) -> Launch | None:
     numbers = [*value, params["front"], params["real"], params["back"]]
     numbers += [number for axis in axes for number in axis]
     function = "bytes_fill" if size else "fill"
-    return universal_launch(function, target, launch.args, numbers, launch.global_size)
+    return universal_launch(function, target, launch.args, numbers, (params["lines"],))

@@ -34,6 +34,7 @@ from clnn.settings import setting
 log = logging.getLogger("clnn")
 
 BUILD_ABI = "1"
+EXACT_QUOTIENTS = "-cl-fp32-correctly-rounded-divide-sqrt"
 # Below so many programs, and characters of them, starting child processes costs more than it saves.
 CHILDREN_FROM, CHARACTERS_FROM = 6, 60_000
 LOOK_S = 0.1  # seconds from look to look at what children have built
@@ -53,9 +54,14 @@ class BuildCounts:
 
 
 def options_of(info: DeviceInfo, source: str = "") -> list[str]:
-    """Return the build options of a program on a device; without a source, those that all have."""
+    """Return the build options of a program on a device; without a source, those that all have.
+
+    Compilers for GPUs round quotients loosely unless they are told: what a byte is rounded to goes by them.
+    """
+    exact = [EXACT_QUOTIENTS] if info.type == "gpu" and info.rounds_quotients else []
     told = [registers.VERBOSE] if info.platform.startswith("NVIDIA") else []
-    return registers.options_with([info.cl_std, *told], source, bool(info.caps.large_registers))
+    own = [info.cl_std, *exact, *told]
+    return registers.options_with(own, source, bool(info.caps.large_registers))
 
 
 def key_of(info: DeviceInfo, source: str) -> str:

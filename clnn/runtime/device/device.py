@@ -37,6 +37,7 @@ _SIMULATORS = ("oclgrind",)
 _PREFERRED_CPU = "portable computing language"
 _PROBES_AT_ONCE = 4
 _NUMBERED = "cl_intel_device_attribute_query"  # states IP_VERSION
+ROUNDS_QUOTIENTS = 1 << 7  # CL_FP_CORRECTLY_ROUNDED_DIVIDE_SQRT
 _SURE_BUFFER = 1 << 31  # bytes; whether places beyond are apart is the capability large_buffers
 
 
@@ -240,6 +241,7 @@ def _read(found: Handle) -> DeviceInfo:
         native_vector=get("NATIVE_VECTOR_WIDTH_FLOAT", 0),
         compiled_for=told,
         ip_version=stated_number(device, IP_VERSION) if numbered else 0,
+        rounds_quotients=bool(get("SINGLE_FP_CONFIG", 0) & ROUNDS_QUOTIENTS),
     )
 
 

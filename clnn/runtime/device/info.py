@@ -26,10 +26,10 @@ class DeviceInfo:
     added in a second, `copy_rate`, millions of bytes read or written in a second, and `launch_ns`, from the
     end of a launch to that of the next (0: not measured). `compute_capability` is NVIDIA's, else None.
     `can_call`: its driver can run its kernels in the thread that calls, too, as `in_caller` says that it does.
-    `ip_version` numbers the architecture of Intel's GPUs, as drivers/queries.py has it (0: not stated). `driver` is the
-    library of a driver that is loaded on demand, else ''. Positions are those in the
-    driver's list of platforms (in the loader's, without a `driver`) and in the platform's list of
-    devices.
+    `rounds_quotients`: its driver states that float32 quotients and roots are rounded to the nearest where programs
+    are built so. `ip_version` numbers the architecture of Intel's GPUs, as drivers/queries.py has it (0: not stated).
+    `driver` is the library of a driver that is loaded on demand, else ''. Positions are those in the driver's list of
+    platforms (in the loader's, without a `driver`) and in the platform's list of devices.
     """
 
     index: int
@@ -55,6 +55,7 @@ class DeviceInfo:
     native_vector: int = 0
     compiled_for: str = ""
     ip_version: int = 0
+    rounds_quotients: bool = False
     driver: str = ""
     why_not: str = "not probed"
     subgroup_size: int = 0

@@ -28,6 +28,7 @@ from clnn.codegen.kernels import (
 )
 from clnn.plan.plan import ConstArg, Plan, PlannedArg, PlannedLaunch, ScratchArg
 from clnn.runtime.build.program import Device
+from clnn.runtime.drivers.eventless import launch_on
 from clnn.runtime.drivers.loader import load
 from clnn.runtime.drivers.pages import LARGE, host_buffer, pages
 from clnn.runtime.process.forked import keep
@@ -236,10 +237,9 @@ class ExecutionState:
 
     def _prepare(self) -> None:
         """Set the launches of a run, and calls that enqueue them."""
-        enqueue = load().enqueue_nd_range_kernel
-        self.launches = self._launches()
+        kind, self.launches = self.device.info.type, self._launches()
         self._enqueues: list[Callable[[], object]] = [
-            partial(enqueue, self.queue, ready.kernel, ready.global_size, ready.local_size)
+            launch_on(kind, self.queue, ready.kernel, ready.global_size, ready.local_size)
             for ready in self.launches
         ]
         self._given = given_inputs(self, self._fused)

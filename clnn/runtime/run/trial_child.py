@@ -22,6 +22,7 @@ from clnn.layout import TensorLayout, view_of
 from clnn.runtime.build import registers
 from clnn.runtime.build.program import program_binary
 from clnn.runtime.drivers.assembly import taken_by
+from clnn.runtime.drivers.eventless import launch_on
 from clnn.runtime.drivers.loader import load
 from clnn.runtime.process.worker import serve
 from clnn.runtime.run.arguments import Place, in_order
@@ -183,6 +184,7 @@ class _LoadedVariant:
             for k, key, size in launch["args"]
             if k == "scratch"
         }
+        kind = "gpu" if bench.device.type & cl.device_type.GPU else ""
         self.keep = [scratch, programs]
         self.sets = []
         for _ in range(copies):
@@ -190,19 +192,20 @@ class _LoadedVariant:
             self.keep.append(held)
             self.sets.append(
                 [
-                    (
+                    launch_on(
+                        kind,
+                        bench.queue,
                         _kernel(cl, program, launch, memory, held, scratch),
-                        tuple(launch["global"]),
-                        tuple(launch["local"]),
+                        launch["global"],
+                        launch["local"],
                     )
                     for program, launch in zip(programs, launches, strict=True)
                 ]
             )
 
     def run(self, turn: int) -> None:
-        enqueue, queue = self.bench.cl.enqueue_nd_range_kernel, self.bench.queue
-        for kernel, global_size, local_size in self.sets[turn % len(self.sets)]:
-            enqueue(queue, kernel, global_size, local_size)
+        for launch in self.sets[turn % len(self.sets)]:
+            launch()
 
     def times(self, batches: int) -> list[float]:
         """Return seconds per run, each over a batch of runs back to back."""

@@ -68,6 +68,13 @@ def test_kernels(device, op, attrs, n_outputs):
             assert_alike(session.run(None, {"i0": x}), by_onnxruntime(proto, [x]), 1e-5)
 
 
+def test_classes_as_gpus_find_them(device, as_gpu):
+    """Rows side by side, of which the last vector begins earlier."""
+    found = [case.values for case in CASES if case.values[0] == "LinearClassifier"]
+    for values in (found[0], found[len(found) // 2], found[-1]):
+        test_kernels(device, *values)
+
+
 @pytest.mark.parametrize("op", ["Scaler", "Normalizer", "LinearClassifier"])
 @pytest.mark.parametrize("dtype", [np.int64, np.int32, np.float64])
 def test_features_of_other_types(device, op, dtype):

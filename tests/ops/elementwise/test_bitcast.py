@@ -22,6 +22,12 @@ def test_bits_stay(device, given, wanted, shape):
     check_op(device, BitCast(wanted), [x], tolerance=0)
 
 
+def test_one_byte_where_tensor_cores_are(device, monkeypatch):
+    """Images of bytes lie in pieces there: a byte without axes does not."""
+    monkeypatch.setenv("CLNN_TENSOR_CORES", "emulated")
+    check_op(device, BitCast(U8), [np.asarray(-5, np.int8)], tolerance=0)
+
+
 def test_widths_that_differ_are_refused():
     x = np.zeros(3, np.float32)
     source = imported("BitCast", [x], {"to": 3}, 26)

@@ -18,7 +18,7 @@ from clnn.ops.gemm.spec import Gemm
 from clnn.ops.launch import Variant
 from clnn.ops.movement.views import Slice
 from clnn.ops.shared.functions import PostOp
-from clnn.ops.shared.tensor_core_tiles import mma_tiles
+from clnn.ops.shared.tensor_core_tiles import MOST_SLICED, mma_tiles
 from clnn.ops.shared.tensor_cores import MmaTile
 from clnn.ops.shared.window import Window
 from clnn.ops.shared.workgroup_tiles import GemmShape
@@ -335,3 +335,18 @@ def test_tf32_rounds_its_operands_and_nothing_else(device):
         got = session({"i0": a})["o0"]
         assert session.placement.products == "tf32 on emulated tensor cores"
     np.testing.assert_array_equal(got, np.full((16, 16), 1 + 2.0**-20, np.float32))
+
+
+@pytest.mark.parametrize("kind", ["f16", "bf16", "tf32", "u8"])
+def test_few_results_of_many_terms_are_sliced(kind):
+    """Where a group computes alone on its unit, its warps share the terms; where units are full they need not."""
+    device = Target(
+        "gpu", 4, 132, 1024, 48 * 1024, tensor="ptx", unit_registers=2**16, resident=2048
+    )
+    few = mma_tiles(kind, GemmShape(49, 512, 4608), device)
+    assert few[0][1].slices > 1
+    many = mma_tiles(kind, GemmShape(100352, 256, 2304), device)
+    assert many[0][1].slices == 1 and many[0][1].bm * many[0][1].bn >= 128 * 128
+    for cost, tile in (*few, *many):
+        assert cost > 0 and tile.local_bytes(kind, "ptx") <= device.local_bytes
+        assert tile.threads <= (MOST_SLICED if tile.slices > 1 else 1024)
