@@ -18,6 +18,7 @@ from clnn.plan.layouts import Hints, place
 from clnn.plan.memory import Block, dirty_borders, plan_memory
 from clnn.plan.plan import (
     ConstArg,
+    MemoryPlan,
     Placed,
     Plan,
     PlannedArg,
@@ -37,7 +38,7 @@ MAX_ELEMENTS = 2**31 - 1
 ALIGNED = 16  # elements that kernels may read at once from an address that is a multiple of them
 # What the arena may take, so that fewer borders are filled again: times the lower bound, and bytes beyond the
 # smallest that is found. A fill is a launch of its own, which on GPUs takes as long as a small layer.
-ROOM, ROOM_ON_GPUS, SPARE_ON_GPUS = 1.08, 1.25, 2**25
+ROOM, ROOM_ON_GPUS = (1.08, 0), (1.25, 2**25)
 Chooser = Callable[[Node, Problem, Sequence[Variant]], Variant]
 Repeat = Callable[[Node, Problem], Variant | None]
 
@@ -126,8 +127,7 @@ def make_plan(
             raise
         scheduled = _steps_of_first_fit(laid, otherwise)
     blocks = _blocks(storages, scheduled, separate, guard, align)
-    room, spare = (ROOM, 0) if target.is_cpu else (ROOM_ON_GPUS, SPARE_ON_GPUS)
-    memory = plan_memory(blocks, base_align=align, room=room, spare=spare)
+    memory = _memory(blocks, align, target)
     dirty = dirty_borders(blocks, memory)
     scheduled, first_fills = _add_fills(
         scheduled, storages, dirty, target, repeat is not None, instead
@@ -147,6 +147,11 @@ def make_plan(
         separate,
         sizes,
     )
+
+
+def _memory(blocks: Sequence[Block], align: int, target: Target) -> MemoryPlan:
+    room, spare = ROOM if target.is_cpu else ROOM_ON_GPUS
+    return plan_memory(blocks, base_align=align, room=room, spare=spare)
 
 
 def _storages(graph: Graph, placed: Mapping[str, Placed]) -> dict[str, Storage]:

@@ -66,14 +66,12 @@ def load_lanes(ctype, width, pointer, where, pitch):
 def store_lanes(width, value, pointer, where, pitch, skip=0, ctype="", kind=""):
     """Statements that store the lanes of variable `value` from lane `skip` on."""
     if isinstance(skip, str) and width == 1:
-        return f"if ({skip} < 1) {{ {store(1, value, pointer, where, ctype)} }}"
+        return f"if ({skip} < 1) {store(1, value, pointer, where, ctype)}"
     if isinstance(skip, str):
         each = store(1, "l_[k_]", pointer, f"{where} + k_{'' if is_one(pitch) else f' * {pitch}'}", ctype)
         return (f"{{ {kind or ctype} l_[{width}]; vstore{width}({value}, 0, l_); "
                 f"for (int k_ = {skip}; k_ < {width}; ++k_) {{ {each} }} }}")
-    if width == 1:
-        return store(1, value, pointer, where, ctype) if skip == 0 else ""
-    if not is_one(pitch):
+    if width > 1 and not is_one(pitch):
         return " ".join(store(1, f"{value}.s{NAMES[k]}", pointer, f"{where} + {times(k, pitch)}", ctype) for k in range(skip, width))
     if skip == 0:
         return store(width, value, pointer, where, ctype)

@@ -6,7 +6,7 @@ memory, then for each block of output channels multiplies place by place, set by
 back. With several sets the weights of a place stay in the nearest cache from set to set. With
 `shared` the inputs of all tiles have been transformed before, by conv/winograd_input.
 
-Tensors  src, dst: images with channels innermost; src has a border as wide as the pads
+Tensors  src, dst: images with channels innermost; src has a border as wide as the pads; operands: at any pitches
          spread, if shared and in place of src: [places][groups of tiles][tile_pitch], channels of all convs
          weights: [convs][blocks][places][ic][nv * vw], transformed; places: the square of the inputs of a tile
          along an axis, (m - 1) * strides[0] + 3
@@ -260,7 +260,8 @@ __kernel void ${name}(
     def operand(which):
         k, layout = operands[which]
         pitch = layout.pitches[1] if layout.shape[1] != 1 else 0
-        return load(extra_types[k], vw, f"extra{k}", index(layout, "n", "oc", "y", f"(left + {b})"), pitch)
+        where = index(layout, "n", "oc", "y", f"(left + {b})")
+        return capture(tl.load_lanes, vw, f"extra{k}", where, pitch, vw, extra_types[k]).strip()
 %>\
                     ${st.apply(post_ops, f"r{b}", "float", vw, operand)}
 % if not pool:

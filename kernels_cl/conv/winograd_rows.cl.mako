@@ -13,7 +13,8 @@ sums the products of all tiles at all places over lines of the window and channe
 
 and makes m outputs of each tile's places in registers; what the first parts make waits in private memory.
 
-Tensors  src: image (n, c, h, w) at any pitches, with a border as wide as the pads; dst: channels innermost
+Tensors  src: image (n, c, h, w) at any pitches, with a border as wide as the pads; dst: channels innermost;
+         operands: images at any pitches
          weights: [blocks][parts][lines][ic][places of the part][vw], transformed along lines
          bias: [oc]
 Index    inputs beyond the border, which only outputs beyond dst depend on, are the last ones of the line instead.
@@ -74,7 +75,8 @@ from clnn.codegen.filters import scalar
     def operand(which):
         k, layout = operands[which]
         pitch = layout.pitches[1] if layout.shape[1] != 1 else 0
-        return load(extra_types[k], vw, f"extra{k}", index(layout, "n", "oc", *turned(("y", x))), pitch)
+        where = index(layout, "n", "oc", *turned(("y", x)))
+        return capture(tl.load_lanes, vw, f"extra{k}", where, pitch, vw, extra_types[k]).strip()
     where = index(dst, "n", "oc", *turned(("y", x)))
 %>\
             ${st.apply(post_ops, value, "float", vw, operand)}

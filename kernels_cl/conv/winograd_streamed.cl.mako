@@ -7,7 +7,7 @@ time. Columns of the window are transformed, rows are not: memory gives my + 2 t
 where a tile has my + 2 times mx + 2 of them. Those of a chunk are transformed, and multiplied with all tiles while they
 are in the nearest cache, as are the sums, which wait in local memory; meanwhile the chunk after the next is read ahead.
 
-Tensors  src, dst: images with channels innermost; src has a border as wide as the pads
+Tensors  src, dst: images with channels innermost; src has a border as wide as the pads; operands: at any pitches
          weights: [convs][blocks][my + 2][ic][nv][3][vw]
          bias: [convs][oc]
 Index    inputs beyond the border, which only outputs beyond dst depend on, read the border's last
@@ -32,6 +32,7 @@ Tunables my, mx {2,4}     outputs of a tile along each axis
 </%doc>
 <%namespace name="pf" file="/_common/prefetch.cl.mako"/>
 <%namespace name="st" file="/_common/epilogue.cl.mako"/>
+<%namespace name="tl" file="/_common/tile.cl.mako"/>
 <%namespace name="wg_" file="/_common/winograd.cl.mako"/>
 <%!
 LINE = 16  # floats of a cache line
@@ -217,7 +218,8 @@ __kernel void ${name}(
     def operand(which):
         k, layout = operands[which]
         pitch = layout.pitches[1] if layout.shape[1] != 1 else 0
-        return load(extra_types[k], vw, f"extra{k}", index(layout, "n", "oc", "y", f"(left + {b})"), pitch)
+        where = index(layout, "n", "oc", "y", f"(left + {b})")
+        return capture(tl.load_lanes, vw, f"extra{k}", where, pitch, vw, extra_types[k]).strip()
 %>\
                     ${st.apply(post_ops, f"r{b}", "float", vw, operand)}
                     ${store(vw, f"r{b}", "dst", index(dst, "n", "oc", "y", f"(left + {b})"), yt)}

@@ -309,6 +309,16 @@ convolve(
     only="depthwise",
 )
 convolve(
+    "winograd_operand",
+    (1, 16, 5, 6),
+    16,
+    SAME3,
+    post_ops=RESIDUAL,
+    extra=(1, 16, 5, 6),
+    only="winograd_f",
+    orders={"i3": (0, 1, 2, 3)},
+)
+convolve(
     "depthwise_operand",
     (1, 9, 4, 9),
     9,

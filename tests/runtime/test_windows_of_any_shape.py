@@ -60,10 +60,10 @@ def separable(pad):
     return network(nodes, f=random(CHANNELS, 1, 3, 3), w=random(24, CHANNELS, 1, 1))
 
 
-def beside_product():
-    """A filter per channel, to which a product of matrices is added whose channels are not innermost."""
+def beside_product(group=CHANNELS):
+    """A convolution to which a product of matrices is added whose channels are not innermost."""
     nodes = [
-        helper.make_node("Conv", ["r", "f"], ["d"], pads=[1] * 4, group=CHANNELS),
+        helper.make_node("Conv", ["r", "f"], ["d"], pads=[1] * 4, group=group),
         helper.make_node("Shape", ["r"], ["s"]),
         helper.make_node("Reshape", ["r", "flat"], ["m"]),
         helper.make_node("MatMul", ["w", "m"], ["p"]),
@@ -71,7 +71,8 @@ def beside_product():
         helper.make_node("Add", ["q", "d"], ["y"]),
     ]
     flat = np.array([0, CHANNELS, -1])
-    return network(nodes, f=random(CHANNELS, 1, 3, 3), w=random(CHANNELS, CHANNELS), flat=flat)
+    filters = random(CHANNELS, CHANNELS // group, 3, 3)
+    return network(nodes, f=filters, w=random(CHANNELS, CHANNELS), flat=flat)
 
 
 def broadcast(op):
@@ -99,6 +100,7 @@ NETWORKS = {
     "depthwise": convolution("SAME_UPPER", (CHANNELS, 1, 3, 3), strides=[2, 2], group=CHANNELS),
     "depthwise 7x7": convolution("SAME_UPPER", (CHANNELS, 1, 7, 7), group=CHANNELS),
     "depthwise beside a product": beside_product(),
+    "3x3 beside a product": beside_product(1),
     "separable": separable("SAME_UPPER"),
     "separable lower": separable("SAME_LOWER"),
     **{f"broadcast {op}": broadcast(op) for op in ("MaxPool", "AveragePool", "Conv")},

@@ -198,12 +198,6 @@ class ConvProblem(Problem):
         return x.border.covers(self.window.border(x.type.shape, float(self.arith.fill)))
 
     @property
-    def reads_vectors(self) -> bool:
-        """Whether the channels of all tensors that are read are neighbours."""
-        layouts = [layout for _, layout in self.operands.values()]
-        return innermost(self.src) and all(innermost(t) or not t.pitches[1] for t in layouts)
-
-    @property
     def fits_fast(self) -> bool:
         """Whether weights are constant, and input channels innermost or few: else the reference.
 

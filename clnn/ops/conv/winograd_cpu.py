@@ -118,7 +118,7 @@ def variants(problem: ConvProblem) -> Iterator[Variant]:
 
 def _takes(problem: ConvProblem) -> bool:
     """Whether these kernels compute a problem, whatever its extents."""
-    target, vectors = problem.target, problem.reads_vectors and innermost(problem.dst)
+    target, vectors = problem.target, innermost(problem.src) and innermost(problem.dst)
     if not (target.is_cpu and fits(problem, 1, 2, narrow=True, grouped=True) and vectors):
         return False
     return min(problem.ic, problem.oc) >= target.vector

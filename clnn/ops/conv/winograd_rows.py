@@ -140,14 +140,12 @@ def _takes(problem: ConvProblem) -> bool:
         return False
     if is_open(problem.batch * problem.height * problem.width) or set(window.dilations) != {1}:
         return False
-    operands = [layout for _, layout in problem.operands.values()]
     both = window.kernel == (3, 3) and min(problem.ic, problem.oc) >= target.vector
     return (
         not both
         and problem.geometry["strides"][_axis(problem)] <= MOST_STRIDE
         and problem.oc >= LEAST_VECTOR
         and innermost(problem.dst)
-        and all(innermost(t) or not t.pitches[1] for t in operands)
         and problem.has_border
         and fits_transforms(problem.input(problem.weights_input).largest)
     )

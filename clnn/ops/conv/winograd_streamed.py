@@ -71,7 +71,7 @@ def variants(problem: ConvProblem) -> Iterator[Variant]:
 
 def _takes(problem: ConvProblem) -> bool:
     """Whether these kernels compute a problem."""
-    target, vectors = problem.target, problem.reads_vectors and innermost(problem.dst)
+    target, vectors = problem.target, innermost(problem.src) and innermost(problem.dst)
     if not (target.is_cpu and fits(problem, 1, narrow=True, grouped=True) and vectors):
         return False
     extents, vw = problem.batch * problem.height * problem.width, target.vector

@@ -551,6 +551,22 @@ def test_operands_of_depthwise_in_any_order(device, channels, outputs, group, ke
     check_op(device, spec, inputs, consts=(1, 2), **how)
 
 
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 3, 1, 2), (3, 2, 1, 0)])
+@pytest.mark.parametrize("stride,channels,group", [(1, 32, 1), (2, 32, 1), (1, 26, 1), (1, 48, 2)])
+def test_operands_of_winograd_in_any_order(
+    device, monkeypatch, stride, channels, group, order, dtype
+):
+    monkeypatch.setenv("CLNN_CPU_VECTOR", "16")
+    win = SAME if stride == 1 else HALVED
+    steps = (PostOp("add", operand=3), PostOp("relu"))
+    size = (7, 10) if stride == 1 else (13, 20)
+    spec, inputs = case(2, channels, channels, *size, win, group, steps)
+    inputs.append(normal((2, channels, 7, 10), 5))
+    how = {"orders": {"i3": order, "o0": (0, 2, 3, 1)}, "only": "winograd_f", "dtype": dtype}
+    check_op(device, spec, inputs, consts=(1, 2), **how)
+
+
 def test_nan_reaches_the_output(device):
     spec, inputs = case(1, 3, 8, 4, 4, window((1, 1)), post_ops=(PostOp("relu"),))
     inputs[0][0, 1, 2, 2] = np.nan

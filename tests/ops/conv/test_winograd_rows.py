@@ -67,6 +67,20 @@ def test_tiles(device, monkeypatch, kernel, strides, plan, ic, oc, order):
     assert "_f{}_t{}x{}_b{}".format(*plan) in name
 
 
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+@pytest.mark.parametrize("order", [NCHW, (0, 3, 1, 2), (3, 2, 1, 0)])
+@pytest.mark.parametrize(
+    ("kernel", "plan", "oc"), [((7, 7), (4, 4, 16, 3), 37), ((7, 1), (4, 3, 16, 5), 19)]
+)
+def test_operands_in_any_order(device, monkeypatch, kernel, plan, oc, order, dtype):
+    only(monkeypatch, *plan)
+    pads = (kernel[0] // 2, kernel[1] // 2) * 2
+    inputs = [normal((2, 3, 12, 31), 0), normal((oc, 3, *kernel), 1), None]
+    inputs += [normal((2, oc, 12, 31), 7), normal((oc, 1, 1), 8)]
+    spec, orders = Conv2d(window(kernel, (1, 1), pads), 1, STEPS), {"i3": order, "o0": NHWC}
+    check_op(device, spec, inputs, consts=(1, 2), orders=orders, only="winograd_rows", dtype=dtype)
+
+
 @pytest.mark.parametrize(
     ("size", "pads"),
     [

@@ -55,6 +55,18 @@ def test_tiles(device, monkeypatch, my, mx, mr, nv, chunk, sets, parts, ic, oc, 
     assert f"_f{my}x{mx}_t{mr}x{16 * nv}_c{chunk}_p{parts}" in name
 
 
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 3, 1, 2), (3, 2, 1, 0)])
+def test_operands_in_any_order(device, monkeypatch, order, dtype):
+    monkeypatch.setenv("CLNN_CPU_VECTOR", "16")
+    only(monkeypatch, StreamedPlan(2, 4, 4, 2, 16, 16, 2, 1))
+    post_ops = (PostOp("add", operand=3), PostOp("relu"))
+    inputs = [normal((2, 16, 7, 10), 0), normal((32, 16, 3, 3), 1), None]
+    inputs.append(normal((2, 32, 7, 10), 7))
+    how = {"orders": {"i3": order, "o0": (0, 2, 3, 1)}, "only": "winograd_streamed"}
+    check_op(device, Conv2d(SAME, 1, post_ops), inputs, consts=(1, 2), dtype=dtype, **how)
+
+
 @pytest.mark.parametrize(
     ("size", "pads"), [((4, 4), (1, 1, 1, 1)), ((5, 9), (0, 0, 0, 0)), ((1, 17), (2, 0, 1, 2))]
 )
