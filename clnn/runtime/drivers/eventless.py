@@ -1,7 +1,6 @@
 """Launches without events: pyopencl has the driver make one for each, which costs GPUs time that nobody uses.
 
-On an H100 a launch takes the host 7.5 us in place of 8.8, and the device 10 in place of 12 in a queue of small
-kernels (docs/benchmarks/gpu.md). So clEnqueueNDRangeKernel is called as C has it, through ctypes.
+What it costs on an H100 is in docs/benchmarks/gpu.md. So clEnqueueNDRangeKernel is called as C has it, through ctypes.
 """
 
 from __future__ import annotations
