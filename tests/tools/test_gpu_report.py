@@ -19,8 +19,9 @@ import gpu_report
 from about import NO_PLOT, About
 from gpu import families
 from sweeps import measure as module
+from sweeps.ahead import MOST_WORKERS, Ahead, workers_for
 from sweeps.cases import Conv, Gemm, cases, sampled
-from sweeps.measure import Ceilings, Row, available, ceiling_of, fill
+from sweeps.measure import Ceilings, Row, available, ceiling_of, fill, measure
 from sweeps.report import markdown_table
 
 from clnn.errors import BuildError, DeviceError
@@ -159,6 +160,20 @@ def test_wrong_values_are_a_fault(monkeypatch, any_device):
 def run(*args, script="sweep_kernels.py"):
     command = [sys.executable, str(ROOT / "tools" / "benchmarks" / script), *map(str, args)]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=590)
+
+
+def test_kernels_are_built_ahead_of_a_layer(tmp_path, any_device, monkeypatch):
+    """A layer that is no layer costs a process nothing, and what is built is found in the cache."""
+    monkeypatch.setenv("CLNN_CACHE_DIR", str(tmp_path))
+    info, good, bad = select(any_device), Gemm(8, 24, 16), Gemm(0, 1, 1)
+    with Ahead([(bad, "f32"), (good, "f32")], info.index, "off", 1) as ahead:
+        ahead.wait(bad, "f32")
+        ahead.wait(good, "f32")
+        ahead.wait(good, "f32")
+    assert list(tmp_path.rglob("programs/*/*.clbin"))
+    assert workers_for(False) == 0 < workers_for(True) <= MOST_WORKERS
+    row = measure(good, "f32", info, Ceilings(), "off")
+    assert row.fault == "" and row.seconds > 0
 
 
 def test_a_sweep_goes_on_past_a_layer_in_which_it_ended(tmp_path, any_device):

@@ -19,6 +19,7 @@ sys.path.insert(0, str(ROOT / "tools" / "benchmarks"))
 from about import About
 from gpu import drivers, pack, packages, plan
 from gpu import steps as module
+from gpu.outcomes import pytest_collection_modifyitems
 from gpu.page import page
 from gpu.steps import DONE, FAILED, LATE, SKIPPED, Runner, Step
 from gpu.summary import summary
@@ -240,6 +241,12 @@ def test_outcomes_are_written_and_the_run_ends_in_time(tmp_path):
     assert "1 == 2" in found["failures"][1][1] and "ValueError" in found["failures"][2][1]
     _, found = outcomes(tmp_path, "--outcome-seconds=0")
     assert found["ended"] == "the time was up" and found["failed"] == 0
+
+
+def test_tests_from_everywhere_come_first():
+    items = list(range(200))
+    pytest_collection_modifyitems(items)
+    assert items[:5] == [0, 61, 122, 183, 1] and sorted(items) == list(range(200))
 
 
 def job(tmp_path, **changes):

@@ -2,7 +2,7 @@
 """Time single layers as networks run them, as shares of what the device reaches at most.
 
     python tools/benchmarks/sweep_kernels.py [--device D] [--dtypes f32,f16,...] [--tune off|cached|quick]
-                                  [--budget S] [--small] [--only TEXT] [--json F] [--resume]
+                                  [--budget S] [--ahead N] [--small] [--only TEXT] [--json F] [--resume]
                                   [--markdown F] [--plot F]
 
 Measured first: copies of device memory, float32 multiply-adds, and products on tensor cores whose
@@ -29,6 +29,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tools" / "benchmarks")]
 
 from about import About, machine, now, plot_refusal, shown
 from engines import DTYPES
+from sweeps.ahead import Ahead, workers_for
 from sweeps.cases import Case, cases
 from sweeps.measure import Ceilings, Row, available, ceilings, measure
 from sweeps.report import ceiling_lines, line, markdown_table, plot
@@ -87,16 +88,18 @@ class Sweep:
 
     def run(self, info: DeviceInfo, args: argparse.Namespace, end: float) -> None:
         done = {(row.label, row.dtype) for row in self.rows}
-        for case, dtype in _jobs(args, self.dtypes):
-            if (case.label, dtype) in done:
-                continue
-            if perf_counter() > end:
-                self.cut.append(f"{case.label} {dtype}")
-                continue
-            self.save([case.label, dtype])
-            self.rows.append(measure(case, dtype, info, self.most, args.tune))
-            print(line(self.rows[-1]), flush=True)
-            self.save()
+        jobs = [(c, d) for c, d in _jobs(args, self.dtypes) if (c.label, d) not in done]
+        workers = workers_for(info.type == "gpu") if args.ahead is None else args.ahead
+        with Ahead(jobs, info.index, args.tune, workers) as ahead:
+            for case, dtype in jobs:
+                if perf_counter() > end:
+                    self.cut.append(f"{case.label} {dtype}")
+                    continue
+                self.save([case.label, dtype])
+                ahead.wait(case, dtype)
+                self.rows.append(measure(case, dtype, info, self.most, args.tune))
+                print(line(self.rows[-1]), flush=True)
+                self.save()
         self.save()
 
     def save(self, current: list[str] | None = None) -> None:
@@ -156,6 +159,12 @@ def _arguments() -> argparse.Namespace:
         default=float("inf"),
         metavar="S",
         help="seconds after which no layer is begun",
+    )
+    parser.add_argument(
+        "--ahead",
+        type=int,
+        metavar="N",
+        help="processes that build the next layers' kernels (default: of GPUs half the cores, 8 at most)",
     )
     parser.add_argument("--small", action="store_true", help="a few tiny layers")
     parser.add_argument("--only", default="", metavar="TEXT", help="part of the labels")

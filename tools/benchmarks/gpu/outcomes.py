@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 
 EVERY = 20  # reports between two writes
+STRIDE = 61  # tests that lie between two that run one behind the other
+LINES, LETTERS = 3, 300  # of what a failure says
 MOST_FAILURES = 200
 
 
 class Outcomes:
-    """Counts of outcomes, and the tests that failed with the last line of what they say."""
+    """Counts of outcomes, and the tests that failed with the first lines of what they say."""
 
     def __init__(self, path: Path, seconds: float) -> None:
         self.path, self.end = path, monotonic() + seconds
@@ -29,7 +31,7 @@ class Outcomes:
             name = report.outcome if report.when == "call" or report.skipped else "errors"
             self.counts[name] += 1
             if report.failed and len(self.failures) < MOST_FAILURES:
-                self.failures.append([report.nodeid, _last_line(report)])
+                self.failures.append([report.nodeid, _said(report)])
         self.seen += 1
         if self.seen % EVERY == 0:
             self.write()
@@ -47,11 +49,11 @@ class Outcomes:
         os.replace(part, self.path)
 
 
-def _last_line(report: Any) -> str:
+def _said(report: Any) -> str:
     crash = getattr(report.longrepr, "reprcrash", None)
     text = crash.message if crash is not None else str(report.longrepr)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return (lines or [""])[0][:200]
+    return " | ".join(lines[:LINES])[:LETTERS]
 
 
 _active: list[Outcomes] = []
@@ -66,6 +68,11 @@ def pytest_configure(config: pytest.Config) -> None:
     path = config.getoption("--outcomes")
     if path and not hasattr(config, "workerinput"):  # workers report to the process that counts
         _active[:] = [Outcomes(Path(path), config.getoption("--outcome-seconds"))]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let tests from everywhere run first, as the time may not suffice for all."""
+    items[:] = [item for first in range(STRIDE) for item in items[first::STRIDE]]
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -83,7 +90,7 @@ def pytest_collectreport(report: Any) -> None:
     for outcomes in _active:
         if report.failed:
             outcomes.counts["errors"] += 1
-            outcomes.failures.append([report.nodeid, _last_line(report)])
+            outcomes.failures.append([report.nodeid, _said(report)])
 
 
 def pytest_runtest_logreport(report: Any) -> None:
