@@ -8,7 +8,7 @@ import harness
 import numpy as np
 from harness import compare, normal
 from open_images import resizing, segmentation
-from sequences import WIDTH, attention, batches, movements, rows
+from sequences import WIDTH, attention, batches, classes, movements, rows
 from simulator import DEVICE
 from table import put
 
@@ -58,4 +58,5 @@ def packed() -> None:
         run(batches(), SEQUENCES[1])
 
 
+put("any_shape_classes", lambda: run(classes(), SEQUENCES[0]), targets=("gpu",))
 put("any_shape_packed", packed, targets=CPU, quick=CPU)

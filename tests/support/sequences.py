@@ -69,6 +69,12 @@ def attention() -> bytes:
 
 
 @cache
+def classes() -> bytes:
+    """The better of two classes for each of a sequence: rows of two, side by side in open numbers."""
+    net = Nodes()
+    return net.made(net.add("ArgMax", net.add("MatMul", "x", net.weight(WIDTH, 2)), axis=2))
+
+
 def rows() -> bytes:
     """Rows along and across, of open lengths, side by side in open numbers."""
     net = Nodes()
