@@ -164,6 +164,11 @@ def check_subgroups(
     assert name.endswith("_g64s")
 
 
+def of_cpus(device: str) -> bool:
+    """Whether kernels on a device are those for CPUs, whose names a test may ask for."""
+    return planning.target_of(select(device)).is_cpu
+
+
 def rounded(array: np.ndarray | None, dtype: str) -> np.ndarray | None:
     """Return a float32 array as it comes back from storage."""
     if array is None or array.dtype != np.float32 or STORAGE[dtype] == F32:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from harness import check_op, rng, single_node, variant_names
+from harness import check_op, of_cpus, rng, single_node, variant_names
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from targets import without
@@ -102,7 +102,7 @@ def test_affine_bytes_of_a_padded_3x3(device, up, full):
     arith = affine(21, up=up, full=full, low=-20, high=100)
     spec, inputs = affine_case(arith, 1, 8, 5, 7, SAME)
     ran = check_op(device, spec, inputs, consts=(1, 2), border=1)
-    assert any(any(way in name for way in PACKED) for name in ran)
+    assert any(any(way in name for way in PACKED) for name in ran) or not of_cpus(device)
 
 
 @pytest.mark.parametrize("lacks", [("x86_vnni",), ("x86_vnni", "x86_madd")], ids=["madd", "plain"])

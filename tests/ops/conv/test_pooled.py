@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from harness import check_op, normal
+from harness import check_op, normal, of_cpus
 
 from clnn.errors import ShapeError
 from clnn.graph.ir import Graph, Node, check
@@ -45,7 +45,8 @@ def test_sizes(device, size, mode):
     """Rows and columns that no tile fills, and such that no window holds."""
     spec, inputs = case(size, 16, 32, mode)
     ran = check_op(device, spec, inputs, consts=CONSTS, orders=NHWC, border=1)
-    assert any(map(is_single, ran)) and any("reference" in name for name in ran), ran
+    assert any(map(is_single, ran)) or not of_cpus(device), ran
+    assert any("reference" in name for name in ran), ran
 
 
 @pytest.mark.parametrize(
@@ -60,7 +61,8 @@ def test_strides_and_pads(device):
     uneven = Window((3, 3), (1, 1), (1, 1), (0, 2), (1, 0))
     for win in (uneven, replace(SAME, strides=(2, 2))):
         spec, inputs = case((1, 13, 12), 16, 16, win=win)
-        assert any(map(is_single, check_op(device, spec, inputs, consts=CONSTS, orders=NHWC)))
+        ran = check_op(device, spec, inputs, consts=CONSTS, orders=NHWC)
+        assert any(map(is_single, ran)) or not of_cpus(device)
 
 
 def test_every_candidate(device):

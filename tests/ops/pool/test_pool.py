@@ -5,7 +5,7 @@ import itertools
 
 import numpy as np
 import pytest
-from harness import check_op, normal, rng
+from harness import check_op, normal, of_cpus, rng
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from reference_engines import onnxruntime_result
@@ -46,7 +46,8 @@ MAX, AVERAGE = Pool(WINDOWS["padded"], "max"), Pool(WINDOWS["padded"], "average"
 def test_windows(device, name, mode):
     spec = Pool(WINDOWS[name], mode, count_pad=name in ("uneven", "same"))
     ran = check_op(device, spec, [normal(SHAPE)], border=1, only="nhwc" if mode == "max" else None)
-    assert "nhwc" in ran[0] and (mode == "max" or "any" in ran[-1])
+    assert "nhwc" in ran[0] or not of_cpus(device)
+    assert mode == "max" or "any" in ran[-1]
 
 
 @pytest.mark.parametrize("name", ["uneven", "same"])

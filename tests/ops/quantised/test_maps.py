@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from harness import check_op, normal, rng
+from harness import check_op, normal, of_cpus, rng
 
 from clnn.arith.quantised import Quantisation, QuantisedAverage, quantised
 from clnn.arith.quantised_maps import (
@@ -71,7 +71,7 @@ def test_pixels_of_planes(device, kind, channels, border):
         x[0, 0, 0, :3] = [np.nan, np.inf, -np.inf]
         spec, orders = FixedMap(Quantise(kind)), {"i0": (0, 1, 2, 3), "o0": (0, 2, 3, 1)}
         ran = check_op(device, spec, [x, step, zero], consts=(1, 2), border=border, orders=orders)
-        assert ran[0] == "map_quantise_planes" or channels == 1
+        assert ran[0] == "map_quantise_planes" or channels == 1 or not of_cpus(device)
 
 
 def test_quantise_sums_of_int32(device):

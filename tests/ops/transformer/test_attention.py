@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from harness import check_op, normal
+from harness import check_op, normal, of_cpus
 from targets import GPU
 
 from clnn.errors import ShapeError
@@ -44,7 +44,7 @@ def masked(inputs, mask):
 )
 def test_heads(device, shape):
     ran = check_op(device, Attention(Gemm(shape[4] ** -0.5, trans_b=True)), heads(*shape))
-    assert ran[0].startswith("attention_f32") == (shape[2] >= 4)
+    assert ran[0].startswith("attention_f32") == (shape[2] >= 4) or not of_cpus(device)
 
 
 @pytest.mark.parametrize("turned", [False, True])
