@@ -17,8 +17,8 @@ geometry(kind, bm, bn, bk, wm, wn, stages, b_rows, slices)
 declare(t, body), prepare(t, body)
     Text in front of the kernel, and at its top. prepare declares id, lane, slice, warp_m, warp_n and c.
 main_loop(t, body, m, n, k, row_at, k_at, b_pitch, rounded, k_left)
-    Adds all products to c, which holds the sums where slice is 0. Needs `m0`, `n0`: first row and column of the tile, and the pointers a
-    and b. row_at(row), k_at(k): expressions of the element where a row of a begins, and how much
+    Adds all products to c, which holds the sums where slice is 0. Needs `m0`, `n0`: first row and column
+    of the tile, and the pointers a and b. row_at(row), k_at(k): expressions of the element where a row of a begins, and how much
     further place k of it is; 16 bytes lie together. b_pitch: elements from row to row of b.
     k_left(k): expression of how many of the 16 bytes at place k of a there are, the others counting
     as zeros; None where all are there up to k.

@@ -29,19 +29,17 @@ RATES = {
 PIECE = 24  # slots that 16 bytes from global to local memory cost
 HIDDEN = 0.5  # of them, where copies run beside products
 STORE = 2  # slots of a result
-AHEAD = 80  # slots of a work-item to say which pieces of the next chunk it copies, and to wait (measured on an H100)
+AHEAD = 80  # slots of a work-item to say which pieces of the next chunk it copies, and to wait (found on an H100)
 OVERHEAD = 90  # registers of a work-item besides its sums
 GROUPS = 2  # of the largest local memory that a compute unit holds
 MAX_TILES, MAX_TILES_PER_SHAPE = 12, 3  # that are worth a measurement
 MIN_TERMS = 8  # of sums that are worth a product on tensor cores
 ROW_BYTES = (64, 128)  # of a chunk of k: one or two sets of banks
 STAGES = (2, 3, 4)  # tiles of operands in local memory: with one, nothing is copied ahead
-SLICES, MOST_SLICED = (
-    (1, 2, 4),
-    256,
-)  # parts of a chunk for warps of their own; work-items of such a tile
+SLICES = (1, 2, 4)  # parts of a chunk for warps of their own
+MOST_SLICED = 256  # work-items of a tile with several
 # Cycles of a chunk that no other work of a group hides: to begin, for each step of 32 bytes of k that a warp
-# multiplies, and until what was asked for is there, which the stages ahead share (measured on an H100).
+# multiplies, and until what was asked for is there, which the stages ahead share (found on an H100).
 CHUNK, STEP, ARRIVAL = 100, 45, 700
 OPERAND_ERROR = {"tf32": 2.0**-11}  # relative, of an operand that is rounded to the kind
 SUM_ERROR, SUM_DEPTH = 2.0**-23, 8  # relative, of tensor cores' sums of so many products
