@@ -138,9 +138,24 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("name", FAULTS)
+OF_SLICES = {
+    "sums that are not there yet": (
+        "_common/mma_tile.cl.mako",
+        "    barrier(CLK_LOCAL_MEM_FENCE);\n    if (slice == 0) {",
+        "    if (slice == 0) {",
+    ),
+    "every slice takes the first part": (
+        "_common/mma_tile.cl.mako",
+        'f"(slice * {t.steps} + {s})"',
+        'f"({s})"',
+    ),
+    "every slice stores": ("_common/mma_store.cl.mako", '"slice == 0"', '"1"'),
+}
+
+
+@pytest.mark.parametrize("name", [*FAULTS, *OF_SLICES])
 def test_planted_faults_are_found(name, tmp_path, monkeypatch, any_device):
-    template, old, new = FAULTS[name]
+    template, old, new = (FAULTS | OF_SLICES)[name]
     shutil.copytree(ROOT / "kernels_cl", tmp_path / "k")
     text = (tmp_path / "k" / template).read_text("utf-8")
     assert text.count(old) == 1, f"{template} has {old!r} {text.count(old)} times"
@@ -148,7 +163,8 @@ def test_planted_faults_are_found(name, tmp_path, monkeypatch, any_device):
     monkeypatch.setenv("CLNN_KERNEL_PATH", str(tmp_path / "k"))
     with pytest.raises(AssertionError, match=r"wrong|beside"):
         for stages in (1, 3):
-            check(any_device, Case("f16", 40, 48, 99, small("f16", stages)))
+            tile = sliced("f16", 4, stages) if name in OF_SLICES else small("f16", stages)
+            check(any_device, Case("f16", 40, 48, 99, tile))
 
 
 @pytest.mark.parametrize("kind", SMALL)
