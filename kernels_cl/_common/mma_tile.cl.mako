@@ -13,7 +13,8 @@ Warps    of wm x wn results each, by columns of warps of the tile; c[(i * ni + j
 
 geometry(kind, bm, bn, bk, wm, wn, stages, b_rows, slices)
     Everything that follows from the tunables. Asserts what is possible: bk of 32, 64.. bytes in each slice;
-    wm a multiple of 16, wn of 16; "k" only for kinds of 16 and 32 bits; room for the sums of slices.
+    wm a multiple of 16, wn of 16; "k" only for kinds of 16 and 32 bits. memory: bytes of the chunks, or of the
+    sums of all slices but one, which take their place.
 declare(t, body), prepare(t, body)
     Text in front of the kernel, and at its top. prepare declares id, lane, slice, warp_m, warp_n and c.
 main_loop(t, body, m, n, k, row_at, k_at, b_pitch, rounded, k_left)

@@ -285,22 +285,30 @@ def test_a_crashing_driver_is_left_out_of_the_folder(
 def test_drivers_that_only_the_khronos_loader_is_told_of_are_registered(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A name without a folder is one for the loader to search; what is registered already stays as it is."""
-    here, there = tmp_path / "libhere.so", tmp_path / "libgood.so.1"
-    here.write_text("", "utf-8")
-    there.write_text("", "utf-8")
+    """A name without a folder is searched; what is registered already, or is not there, changes nothing."""
+    here, there, bare = (tmp_path / n for n in ("libhere.so", "libgood.so.1", "libbare.so.1"))
+    for path in (here, there, bare):
+        path.write_text("", "utf-8")
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
     monkeypatch.setattr(icd, "SYSTEM_VENDORS", write(tmp_path / "etc", good="libgood.so\n"))
     monkeypatch.setattr(icd, "intel_library", lambda: None)
     monkeypatch.setattr(icd, "nvidia_library", lambda: tmp_path / "libnvidia-opencl.so.1")
     for name in DRIVERS:
         monkeypatch.setenv(name, "")
-    named = ("libnvidia-opencl.so.1", str(there), str(here), "libbare.so.1", "/gone/libgone.so")
+    named = (
+        "libnvidia-opencl.so.1",
+        str(there),
+        str(here),
+        bare.name,
+        "libno.so",
+        "/gone/libno.so",
+    )
     monkeypatch.setenv(icd.MORE_DRIVERS, os.pathsep.join(named))
     boot_that_dies(monkeypatch, "nothing", "os.abort()")
     arranged = loader.setup.__wrapped__()
     libraries = [driver.library for driver in arranged.drivers]
     assert libraries[0] == "libgood.so" and arranged.override == ""
-    assert libraries[1:] == [str(tmp_path / "libnvidia-opencl.so.1"), str(here), "libbare.so.1"]
+    assert libraries[1:] == [str(tmp_path / "libnvidia-opencl.so.1"), str(here), str(bare)]
 
 
 def test_nothing_is_arranged_where_nothing_is_missing(

@@ -19,7 +19,7 @@ import gpu_report
 from about import NO_PLOT, About
 from gpu import families
 from sweeps import measure as module
-from sweeps.ahead import MOST_WORKERS, Ahead, workers_for
+from sweeps.ahead import MOST_WORKERS, built_ahead, workers_for
 from sweeps.cases import Conv, Gemm, cases, sampled
 from sweeps.measure import Ceilings, Row, available, ceiling_of, fill, measure
 from sweeps.report import markdown_table
@@ -166,10 +166,9 @@ def test_kernels_are_built_ahead_of_a_layer(tmp_path, any_device, monkeypatch):
     """A layer that is no layer costs a process nothing, and what is built is found in the cache."""
     monkeypatch.setenv("CLNN_CACHE_DIR", str(tmp_path))
     info, good, bad = select(any_device), Gemm(8, 24, 16), Gemm(0, 1, 1)
-    with Ahead([(bad, "f32"), (good, "f32")], info.index, "off", 1) as ahead:
-        ahead.wait(bad, "f32")
-        ahead.wait(good, "f32")
-        ahead.wait(good, "f32")
+    with built_ahead([(bad, "f32"), (good, "f32")], info.index, "off", 1) as wait:
+        for layer in (bad, good, good, Gemm(1, 2, 3)):
+            wait(layer, "f32", 60.0)
     assert list(tmp_path.rglob("programs/*/*.clbin"))
     assert workers_for(False) == 0 < workers_for(True) <= MOST_WORKERS
     row = measure(good, "f32", info, Ceilings(), "off")

@@ -29,7 +29,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tools" / "benchmarks")]
 
 from about import About, machine, now, plot_refusal, shown
 from engines import DTYPES
-from sweeps.ahead import Ahead, workers_for
+from sweeps.ahead import built_ahead, workers_for
 from sweeps.cases import Case, cases
 from sweeps.measure import Ceilings, Row, available, ceilings, measure
 from sweeps.report import ceiling_lines, line, markdown_table, plot
@@ -90,13 +90,13 @@ class Sweep:
         done = {(row.label, row.dtype) for row in self.rows}
         jobs = [(c, d) for c, d in _jobs(args, self.dtypes) if (c.label, d) not in done]
         workers = workers_for(info.type == "gpu") if args.ahead is None else args.ahead
-        with Ahead(jobs, info.index, args.tune, workers) as ahead:
+        with built_ahead(jobs, info.index, args.tune, workers) as wait:
             for case, dtype in jobs:
                 if perf_counter() > end:
                     self.cut.append(f"{case.label} {dtype}")
                     continue
                 self.save([case.label, dtype])
-                ahead.wait(case, dtype)
+                wait(case, dtype, end - perf_counter())
                 self.rows.append(measure(case, dtype, info, self.most, args.tune))
                 print(line(self.rows[-1]), flush=True)
                 self.save()

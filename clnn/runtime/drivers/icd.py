@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from clnn.records import dataclass
@@ -80,10 +80,12 @@ def vendor_override(env: Mapping[str, str]) -> str:
     return next((name for name in VENDOR_VARIABLES if env.get(name)), "")
 
 
-def named_besides(env: Mapping[str, str]) -> list[Path]:
-    """Return the libraries that MORE_DRIVERS names, but for paths where there is nothing."""
-    named = [Path(text) for text in env.get(MORE_DRIVERS, "").split(os.pathsep) if text]
-    return [path for path in named if not path.is_absolute() or path.exists()]
+def named_besides(env: Mapping[str, str]) -> Iterator[Path]:
+    """Yield the libraries that MORE_DRIVERS names, by path or for the system to search, where they exist."""
+    for text in filter(None, env.get(MORE_DRIVERS, "").split(os.pathsep)):
+        path = Path(text) if os.path.isabs(text) else find_library(text)
+        if path is not None and path.exists():
+            yield path
 
 
 def files_in_use(env: Mapping[str, str], bundled: Path | None = None) -> list[IcdFile]:
@@ -200,8 +202,7 @@ def unregistered(known: Iterable[IcdFile]) -> dict[str, Path]:
     libraries |= {f"clnn-named-{k}.icd": p for k, p in enumerate(named_besides(os.environ))}
     found: dict[str, Path] = {}
     for name, path in libraries.items():
-        stem = path.name.split(".so")[0] if path is not None else ""
-        if path is not None and stem not in stems:
+        if path is not None and (stem := path.name.split(".so")[0]) not in stems:
             stems.add(stem)
             found[name] = path
     return found

@@ -5,10 +5,9 @@ from __future__ import annotations
 import multiprocessing
 import os
 import warnings
-from collections.abc import Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from contextlib import suppress
-from types import TracebackType
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager, suppress
 
 import numpy as np
 
@@ -19,41 +18,34 @@ from sweeps.cases import Case
 MOST_WORKERS = 8
 LIMIT_S = 60.0  # that the measurement of a layer waits for its kernels
 
-Job = tuple[Case, str]
+Wait = Callable[
+    [Case, str, float], None
+]  # for a layer with a kind of numbers, so many seconds at most
 
 
-class Ahead:
-    """Builds jobs in their order, in `workers` processes at once; none where that is 0."""
+@contextmanager
+def built_ahead(
+    jobs: Sequence[tuple[Case, str]], device: int, tune: str, workers: int
+) -> Iterator[Wait]:
+    """Build layers in their order, in `workers` processes at once; give what waits for one, if any builds it.
 
-    def __init__(self, jobs: Sequence[Job], device: int, tune: str, workers: int) -> None:
-        self._coming: dict[tuple[str, str], Future[None]] = {}
-        self._pool: ProcessPoolExecutor | None = None
-        if workers:
-            spawned = multiprocessing.get_context("spawn")  # drivers do not live through a fork
-            self._pool = ProcessPoolExecutor(workers, spawned)
-            for case, dtype in jobs:
-                job = self._pool.submit(build, case, dtype, device, tune)
-                self._coming[case.label, dtype] = job
+    What fails to build, or ends its process, is met again where it is measured.
+    """
+    if not workers:
+        yield lambda case, dtype, seconds: None
+        return
+    spawned = multiprocessing.get_context("spawn")  # drivers do not live through a fork
+    pool = ProcessPoolExecutor(workers, spawned)
+    coming = {(c.label, d): pool.submit(build, c, d, device, tune) for c, d in jobs}
 
-    def wait(self, case: Case, dtype: str) -> None:
-        """Wait until the kernels of a layer are built, if they are: what fails is met again where it is measured."""
-        job = self._coming.pop((case.label, dtype), None)
-        if job is not None:
-            with suppress(Exception):
-                job.result(LIMIT_S)
+    def wait(case: Case, dtype: str, seconds: float) -> None:
+        with suppress(Exception):
+            coming[case.label, dtype].result(max(0.0, min(seconds, LIMIT_S)))
 
-    def __enter__(self) -> Ahead:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
-            self._pool = None
+    try:
+        yield wait
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def workers_for(gpu: bool) -> int:
