@@ -45,6 +45,13 @@ class OpSpec:
         """Return the inputs whose border is worth a copy: without it no fast variant is left."""
         return ()
 
+    def needs_neighbours(self, inputs: Sequence[TensorType | None]) -> tuple[int, ...]:
+        """Return the inputs that are worth a copy where the channels of a pixel are no neighbours in memory.
+
+        No fast variant takes them otherwise.
+        """
+        return ()
+
     def accepts_nchw(self, inputs: Sequence[TensorType | None]) -> bool:
         """Whether an image op is as fast where the channels of input 0 lie plane by plane."""
         return False

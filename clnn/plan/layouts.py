@@ -18,7 +18,7 @@ from clnn.ops.problem import Border
 from clnn.plan.plan import Placed
 from clnn.recorded import larger
 from clnn.records import dataclass
-from clnn.traced import is_open
+from clnn.traced import is_one, is_open
 from clnn.types import DType, TensorType
 
 if TYPE_CHECKING:
@@ -70,7 +70,13 @@ def place(
     orders = {**memory_orders(graph), **hints.orders}
     free = not hints.orders and not hints.layouts
     links = find_links(graph, orders if free else None, _bordered(graph, demands))
-    views = _Views(children_of(links), demands, _demanding(demands, links), _worth_a_copy(graph))
+    views = _Views(
+        children_of(links),
+        demands,
+        _demanding(demands, links),
+        _worth_a_copy(graph),
+        _neighbouring(graph),
+    )
     placed: dict[str, Placed] = {}
     sources = followed(graph, links, orders) if free else {}
     copies = Copies(graph, links)
@@ -103,15 +109,19 @@ class _Views:
     """Links by parent, the borders that are wanted, and the values that such views lie in.
 
     worth_a_copy: values that do not become views where these lack a border that is wanted.
+    neighbouring: values that do not where the channels of a pixel would lie apart.
     """
 
     children: dict[str, list[Link]]
     demands: Demands
     demanding: set[str]
     worth_a_copy: set[str]
+    neighbouring: set[str]
 
     def refuses(self, link: Link, layout: TensorLayout) -> bool:
         """Whether a value with this layout in its parent's storage had better be a copy."""
+        if link.child in self.neighbouring and not _side_by_side(layout):
+            return True
         if link.backward or link.child not in self.worth_a_copy:
             return False
         sides = (*layout.before, *layout.after)
@@ -149,6 +159,21 @@ def _worth_a_copy(graph: Graph) -> set[str]:
             name = node.inputs[index]
             found |= {name} if name is not None else set()
     return found
+
+
+def _neighbouring(graph: Graph) -> set[str]:
+    """Return the values that one of their consumers takes fast only with the channels of a pixel side by side."""
+    found: set[str] = set()
+    for node in graph.nodes:
+        for index in node.spec.needs_neighbours(graph.input_types(node)):
+            name = node.inputs[index]
+            found |= {name} if name is not None else set()
+    return found
+
+
+def _side_by_side(layout: TensorLayout) -> bool:
+    """Whether the channels of a pixel are neighbours, at all shapes."""
+    return is_one(layout.pitches[1]) or is_one(layout.shape[1])
 
 
 def border_demands(graph: Graph) -> Demands:

@@ -90,6 +90,10 @@ class PooledConv(OpSpec):
         """Return what the convolution says."""
         return self.conv.needs_border(inputs)
 
+    def needs_neighbours(self, inputs: Sequence[TensorType | None]) -> tuple[int, ...]:
+        """Return what the convolution says."""
+        return self.conv.needs_neighbours(inputs)
+
     def accepts_nchw(self, inputs: Sequence[TensorType | None]) -> bool:
         """Return what the convolution says."""
         return self.conv.accepts_nchw(inputs)

@@ -121,6 +121,10 @@ class Separable(OpSpec):
         """Return the input of the filters."""
         return (0,)
 
+    def needs_neighbours(self, inputs: Sequence[TensorType | None]) -> tuple[int, ...]:
+        """Return the input of the filters."""
+        return (0,)
+
     def split_batch(
         self, inputs: Sequence[TensorType | None], count: int
     ) -> tuple[OpSpec, tuple[int, ...]] | None:

@@ -141,6 +141,13 @@ class Conv2d(OpSpec):
         alone = self.group > 1 and weights.shape[:2] == (self.group, 1)
         return (0,) if alone else ()
 
+    def needs_neighbours(self, inputs: Sequence[TensorType | None]) -> tuple[int, ...]:
+        """Return the input, unless strides leave elements out: a copy of all costs less than the reference."""
+        weights, strides = inputs[1], math.prod(self.window.strides)
+        assert weights is not None
+        used = math.prod(weights.shape) // max(weights.shape[1] * self.group, 1)
+        return () if self.accepts_nchw(inputs) or used < strides else (0,)
+
     def accepts_nchw(self, inputs: Sequence[TensorType | None]) -> bool:
         """Whether there are so few channels that a tile's reads are the same either way."""
         assert inputs[0] is not None

@@ -20,6 +20,8 @@ from clnn.ops.spec import OpSpec, batched
 from clnn.records import dataclass
 from clnn.types import Array, TensorType
 
+FEW_OUTPUTS = 4  # of a group, whose sums are of vectors of inputs
+
 
 @dataclass(frozen=True)
 class ConvTranspose(OpSpec):
@@ -139,6 +141,12 @@ class ConvTranspose(OpSpec):
         assert inputs[0] is not None
         border = phase_border(self.window, inputs[0].shape, self.extents, self.arith.fill)
         return {} if border is None else {0: border}
+
+    def needs_neighbours(self, inputs: Sequence[TensorType | None]) -> tuple[int, ...]:
+        """Return the input of filters and of sums of few outputs, whose vectors are of its channels."""
+        weights = inputs[1]
+        assert weights is not None
+        return (0,) if weights.shape[1] <= FEW_OUTPUTS and weights.shape[0] > 1 else ()
 
     @property
     def window(self) -> Window:

@@ -129,6 +129,11 @@ class Pool(OpSpec):
                 cut = np.take(cut, np.clip(at, 0, x.shape[2 + a] - 1), axis=2 + a)
             yield inside, cut, counted
 
+    def needs_neighbours(self, inputs: Sequence[TensorType | None]) -> tuple[int, ...]:
+        """Return the input, unless strides leave elements out or indices are wanted, which have no fast kernel."""
+        sparse = prod(self.window.kernel) < prod(self.window.strides)
+        return () if self.indices or sparse else (0,)
+
     def split_batch(
         self, inputs: Sequence[TensorType | None], count: int
     ) -> tuple[OpSpec, tuple[int, ...]] | None:
