@@ -111,6 +111,10 @@ class RoiAlign(OpSpec):
         fold = np.mean if self.mode == "avg" else np.max
         return np.asarray(fold(values, axis=0))
 
+    def needs_neighbours(self, inputs: Sequence[TensorType | None]) -> tuple[int, ...]:
+        """Return the image: vectors are of its channels."""
+        return (0,)
+
     def variants(self, problem: Problem) -> list[Variant]:
         """Return a kernel for vectors of channels where these lie side by side, and one for any."""
         x = problem.input(0)

@@ -74,6 +74,10 @@ class RoiMax(OpSpec):
         inside = [[min(max(end + first, 0), extent) for end in pair] for pair in ends]
         return [(begin, end) for begin, end in inside]
 
+    def needs_neighbours(self, inputs: Sequence[TensorType | None]) -> tuple[int, ...]:
+        """Return the image: vectors are of its channels."""
+        return (0,)
+
     def variants(self, problem: Problem) -> list[Variant]:
         """Return a kernel for vectors of channels where these lie side by side, and one for any."""
         x = problem.input(0)

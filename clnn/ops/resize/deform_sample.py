@@ -94,6 +94,10 @@ class DeformSample(OpSpec):
         """Return two operations for each element that is read."""
         return sum(2 * t.size * 2 ** (t.rank - 2) for t in outputs)
 
+    def needs_neighbours(self, inputs: Sequence[TensorType | None]) -> tuple[int, ...]:
+        """Return the image: vectors are of its channels."""
+        return (0,)
+
     def variants(self, problem: Problem) -> list[Variant]:
         """Return a kernel for vectors of channels where these lie side by side, and one for any."""
         x, out, widest = problem.input(0), problem.outputs[0], 1

@@ -118,6 +118,10 @@ class GridSample(OpSpec):
             found.append((index, weight, inside))
         return found
 
+    def needs_neighbours(self, inputs: Sequence[TensorType | None]) -> tuple[int, ...]:
+        """Return the image: vectors are of its channels."""
+        return (0,)
+
     def split_batch(
         self, inputs: Sequence[TensorType | None], count: int
     ) -> tuple[OpSpec, tuple[int, ...]] | None:
