@@ -120,7 +120,20 @@ LINES = {
 }
 
 
-@pytest.mark.parametrize("count", [1, 40, 700])
+@pytest.mark.parametrize("count", [1, 2, 16, 17])
+@pytest.mark.parametrize("length", [17, 31, 32, 33, 80])
+def test_top_elements_of_many_short_lines(device, length, count):
+    """Kept in order, or one in each lane of a vector whose last block begins among elements that were seen."""
+    ties = rng().integers(0, 4, (40, length))
+    rows = np.concatenate([normal((40, length)), ties, np.sort(normal((20, length)))])
+    rows[::7, length // 2] = np.nan
+    for dtype in ("float32", "int32", "int8"):
+        x = np.nan_to_num(rows * 9).astype(dtype) if dtype != "float32" else rows.astype(dtype)
+        for largest in (True, False):
+            check_op(device, TopK(count, 1, largest), [x], tolerance=0)
+
+
+@pytest.mark.parametrize("count", [1, 8, 40, 700])
 @pytest.mark.parametrize("kind", LINES)
 def test_top_elements_of_long_lines(device, kind, count):
     x = LINES[kind](3000)
