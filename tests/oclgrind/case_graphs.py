@@ -54,7 +54,7 @@ def planes() -> Graph:
     """A transposed convolution of rows seen as planes, without a border: taps outside are checked."""
     b = Builder(x=(1, 30))
     spec = ConvTranspose((2, 5), (2, 1), (1, 2), (0, 3), (6, 4))
-    return b.graph(b.add(spec, b.add(Reshape((1, 5, 3, 2)), "x"), b.const(5, 2, 2, 5)))
+    return b.graph(b.add(spec, b.add(Reshape((1, 5, 3, 2)), "x"), b.const(5, 6, 2, 5)))
 
 
 def reversed_() -> Graph:

@@ -182,6 +182,7 @@ add("topk_columns", TopK(2, 0, False), [rng().integers(0, 4, (6, 5)).astype(np.f
 add("topk_nan", TopK(4, 0), [np.array([1, np.nan, 3, np.nan, 2], np.float32)])
 add("topk_first", TopK(1, 1), [normal((3, 21))], targets=("cpu",))
 add("topk_in_order", TopK(3, 1), [normal((2, 70))], quick=("cpu",))
+add("topk_sorted", TopK(20, 1), [normal((2, 60))], targets=("cpu",))
 add("topk_blocks", TopK(40, 1), [normal((1, 500))], quick=("cpu",))
 add("topk_many", TopK(490, 1), [normal((2, 1100))], targets=("cpu",))
 add("topk_bytes", TopK(2, 1, False), [rng().integers(0, 9, (2, 7)).astype(np.uint8)])
