@@ -22,9 +22,11 @@ from clnn.traced import is_one, is_open
 from clnn.types import DType, TensorType
 
 if TYPE_CHECKING:
+    from clnn.ops.spec import OpSpec
     from clnn.plan.alias import Link
 
 Demands = dict[str, list[Border]]
+Types = Sequence["TensorType | None"]
 
 CACHE_LINE_BYTES = 64
 PIECE_BYTES = 16  # that tensor cores are fed with at once
@@ -74,8 +76,8 @@ def place(
         children_of(links),
         demands,
         _demanding(demands, links),
-        _worth_a_copy(graph),
-        _neighbouring(graph),
+        _named(graph, lambda spec, types: spec.needs_border(types)),
+        _named(graph, lambda spec, types: spec.needs_neighbours(types)),
     )
     placed: dict[str, Placed] = {}
     sources = followed(graph, links, orders) if free else {}
@@ -151,23 +153,12 @@ def _bordered(graph: Graph, demands: Demands) -> Callable[[str], bool]:
     return wanted
 
 
-def _worth_a_copy(graph: Graph) -> set[str]:
-    """Return the values whose border is worth a copy to one of their consumers."""
+def _named(graph: Graph, wanted: Callable[[OpSpec, Types], Sequence[int]]) -> set[str]:
+    """Return the values that nodes want something of: those of the inputs that `wanted` says."""
     found: set[str] = set()
     for node in graph.nodes:
-        for index in node.spec.needs_border(graph.input_types(node)):
-            name = node.inputs[index]
-            found |= {name} if name is not None else set()
-    return found
-
-
-def _neighbouring(graph: Graph) -> set[str]:
-    """Return the values that one of their consumers takes fast only with the channels of a pixel side by side."""
-    found: set[str] = set()
-    for node in graph.nodes:
-        for index in node.spec.needs_neighbours(graph.input_types(node)):
-            name = node.inputs[index]
-            found |= {name} if name is not None else set()
+        names = (node.inputs[k] for k in wanted(node.spec, graph.input_types(node)))
+        found.update(name for name in names if name is not None)
     return found
 
 

@@ -1,9 +1,9 @@
 <%doc>
 rows/topk: the first `count` elements of each line in order of value, with their indices.
 
-A work-item walks a line. The first element alone is sought in each lane of a vector, then among lanes. Up to KEPT elements are kept in order, each further one put in its place, and blocks
-without a larger key than the last one's are passed over. For more it puts aside what may be among the
-first, as keys and indices. When its slots are full, it finds the smallest key of the first `count` bit by
+A work-item walks a line. One element alone is sought in each lane of a vector, then among lanes. Up to KEPT
+are kept in order, each further one put in its place, and blocks without a larger key than the last one's
+are passed over. For more it puts aside what may be among the first, as keys and indices. When its slots are full, it finds the smallest key of the first `count` bit by
 bit and drops what is behind that; blocks without a larger key are passed over from then on. What is left
 is sorted.
 

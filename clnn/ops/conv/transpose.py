@@ -8,10 +8,17 @@ from typing import Any
 import numpy as np
 
 from clnn.arith._base import FLOAT, Arithmetic
+from clnn.arith.real_taps import RealTaps
 from clnn.errors import DTypeError, ShapeError
 from clnn.ops.conv.packing import by_output
 from clnn.ops.conv.problem import BIAS
-from clnn.ops.conv.transpose_phases import TransposeProblem, candidates, phase_border, variants
+from clnn.ops.conv.transpose_phases import (
+    LEAST_TERMS,
+    TransposeProblem,
+    candidates,
+    phase_border,
+    variants,
+)
 from clnn.ops.launch import Variant
 from clnn.ops.problem import Border, Problem
 from clnn.ops.shared.functions import PostOp, apply_post_ops
@@ -20,7 +27,7 @@ from clnn.ops.spec import OpSpec, batched
 from clnn.records import dataclass
 from clnn.types import Array, TensorType
 
-FEW_OUTPUTS = 4  # of a group, whose sums are of vectors of inputs
+FEW_OUTPUTS = 4  # of a group, whose sums are of vectors of inputs on CPUs
 
 
 @dataclass(frozen=True)
@@ -143,10 +150,13 @@ class ConvTranspose(OpSpec):
         return {} if border is None else {0: border}
 
     def needs_neighbours(self, inputs: Sequence[TensorType | None]) -> tuple[int, ...]:
-        """Return the input of filters and of sums of few outputs, whose vectors are of its channels."""
+        """Return the input of filters, sums of few outputs and bytes, whose vectors are of its channels."""
         weights = inputs[1]
         assert weights is not None
-        return (0,) if weights.shape[1] <= FEW_OUTPUTS and weights.shape[0] > 1 else ()
+        ic, oc = weights.shape[0] // max(self.group, 1), weights.shape[1]
+        filters = ic == oc == 1 < self.group
+        taken = filters or isinstance(self.arith, RealTaps)
+        return (0,) if taken or (ic >= LEAST_TERMS and oc <= FEW_OUTPUTS) else ()
 
     @property
     def window(self) -> Window:

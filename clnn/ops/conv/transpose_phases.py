@@ -31,6 +31,7 @@ from clnn.records import dataclass
 from clnn.target import Target
 from clnn.types import Array
 
+LEAST_TERMS = 4  # input channels from which vectors of them are worth their sums
 SMALL_TILE = 4  # pixels along an axis of tiles for small images
 
 
@@ -196,7 +197,7 @@ def _modes(problem: TransposeProblem) -> list[str]:
         return ["spread"]
     if ic == oc == 1 and problem.group > 1:
         return ["depthwise", "spread"]
-    few = ic >= 4 and oc <= max(problem.target.vector // 4, 1)
+    few = ic >= LEAST_TERMS and oc <= max(problem.target.vector // 4, 1)
     return ["dot", "spread"] if few else ["spread"]
 
 
