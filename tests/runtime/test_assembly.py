@@ -10,7 +10,8 @@ import pytest
 from x86_in_c import BODIES, CHANGING, x86_in_c
 
 from clnn.runtime.device.device import open_context, select
-from clnn.runtime.drivers.assembly import FUNCTIONS, INTEL, for_intel, taken_by
+from clnn.runtime.drivers.assembly import FUNCTIONS, for_intel, taken_by
+from clnn.runtime.drivers.in_turn import INTEL
 from clnn.runtime.drivers.loader import load
 
 PROBES = Path(__file__).resolve().parents[2] / "kernels_cl" / "_probe"

@@ -15,7 +15,8 @@ from clnn.runtime.drivers.loader import load
 _KERNEL = re.compile(r"__kernel void (\w+)\(")
 _PRAGMA = re.compile(r"^#pragma.*\n", re.M)  # what holds for the sources behind it too
 _DEFINED = re.compile(
-    r"^#define (\w+)|^__constant [\w ]+ (\w+)\[|^(?!__)\w[\w \t]*?[ \t*]+(\w+)\s*\(|^typedef .*?(\w+);"
+    r"^#define (\w+)|^__constant [\w ]+ (\w+)\[|^typedef .*?(\w+);"
+    r"|^(?:__attribute__\(\(\w+\)\)[ \t]+)?(?!__)\w[\w \t]*?[ \t*]+(\w+)\s*\("
     r"|^}\s*(\w+);|^struct (\w+)|\b__kernel void (\w+)\(",
     re.M,
 )

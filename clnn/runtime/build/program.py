@@ -24,6 +24,7 @@ from clnn.runtime.build import progress, registers
 from clnn.runtime.build.pocl_binary import quick_to_load
 from clnn.runtime.device import failures
 from clnn.runtime.device.device import DeviceInfo, open_context
+from clnn.runtime.drivers.in_turn import built, wait_no_longer
 from clnn.runtime.drivers.invokers import keep_invokers
 from clnn.runtime.drivers.loader import child_environment, load
 from clnn.runtime.process.child import run_python
@@ -253,7 +254,9 @@ class Device:
         try:
             program = cl.Program(self.context, [self.handle], [short])
             options = options_of(self.info, source)
-            self.programs[source] = self._in_time(source, _build, program, options)
+            self.programs[source] = self._in_time(
+                source, built, program, options, self.info.platform
+            )
         except cl.Error as err:
             log.info("a program binary was refused, building from source: %s", err)
             return False
@@ -284,7 +287,8 @@ class Device:
         cl = load()
         try:
             program = cl.Program(self.context, taken_by(self.handle, source))
-            program = self._in_time(source, _build, program, options_of(self.info, source))
+            options = options_of(self.info, source)
+            program = self._in_time(source, built, program, options, self.info.platform)
         except cl.Error as err:
             if not failures.is_of_program(err):
                 failures.explain(err, self, f"the build of kernel {title}")
@@ -302,6 +306,7 @@ class Device:
         try:
             return within(seconds, work, *args)
         except LateError as err:
+            wait_no_longer()
             raise failures.lose(
                 self,
                 f"its compiler did not end within {seconds:g} s (CLNN_BUILD_TIMEOUT) with the source in"
@@ -407,11 +412,6 @@ def program_binary(program: Any) -> bytes | None:
     except cl.Error:
         return None
     return bytes(binaries[0]) if binaries and binaries[0] else None
-
-
-def _build(program: Any, options: Sequence[str]) -> Any:
-    """Return a program, built."""
-    return program.build(list(options), cache_dir=False)
 
 
 def _saved(source: str) -> str:

@@ -68,10 +68,11 @@ class ProbeBench:
     def build(self, files: Sequence[str], more: Sequence[str] = (), text: str = "") -> Any:
         """Return the program of some files, with a text behind them; more: build options besides its own."""
         from clnn.runtime.drivers.assembly import taken_by
+        from clnn.runtime.drivers.in_turn import built
 
         texts = [(kernel_folder() / f"{file}.cl").read_text(encoding="utf-8") for file in files]
         program = self.cl.Program(self.context, taken_by(self.device, "\n".join([*texts, text])))
-        return program.build(options=[*self.options, *more], cache_dir=False)
+        return built(program, [*self.options, *more], self.device.platform.name)
 
     def lists(self, *extensions: str) -> bool:
         """Whether the device states one of these extensions."""

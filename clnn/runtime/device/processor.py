@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
+from clnn.runtime.drivers.in_turn import INTEL
+
 # Variables that name the processor that a driver compiles for, by the name of its platform. Drivers read them when they
 # are loaded, and state the host's vectors all the same.
 _NAMED_BY = {
-    "Intel(R) OpenCL": "CL_CONFIG_CPU_TARGET_ARCH",
+    INTEL: "CL_CONFIG_CPU_TARGET_ARCH",
     "Portable Computing Language": "POCL_LLVM_CPU_NAME",
 }
 # Names, as LLVM has them, of processors whose registers hold eight floats at most; those that begin so, too.

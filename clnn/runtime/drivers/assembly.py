@@ -15,7 +15,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-INTEL = "Intel(R) OpenCL"  # name of the platform of its CPUs
+from clnn.runtime.drivers.in_turn import INTEL
+
 _HEAD = re.compile(r'__asm__\("(\w+) ((?:%2, )?%1, %0)" : "([+=])[vx]"\(')
 _ENDS = re.compile(r'\) : "[vx]"\(|\), "[vx]"\(|\)\);')
 # Instructions that are called by name, and what their operands are.
