@@ -17,6 +17,7 @@ Params   name, wg
          m, n, d, e        queries, keys, terms of a score, columns of v
          q, v, dst         pitches (row, column)
          panel             elements from one panel to the next
+         pitch             elements from one row of scores to the next, in local memory
          batch             extents and pitches of the outer loops, in the order q, panels, extras, v, dst
          extras            node input -> (number, pitches), of operands of the post-ops
          scales            node input -> factor of such an operand
@@ -38,14 +39,14 @@ ABREAST = 4  # rows whose exponentials are made side by side
     width, out_width = nv * vw, out_nv * out_vw
     blocks, tiles = -(-n // width), -(-m // rows)
     tail = n - (blocks - 1) * width
-    pitch = -(-n // vw) * vw  # of the scores of a row
+    span = -(-n // vw) * vw  # scores of a row, in whole vectors
     uneven = m % rows != 0
     groups = -(-rows // ABREAST)
     least, larger = divmod(rows, groups)
     row_groups = [(0, larger, least + 1), (larger * (least + 1), groups - larger, least)]  # first row, how many, of rows
     row_groups = [group for group in row_groups if group[1]]
     assert rows <= m and rows % mr == 0 == rows % out_mr and out_width <= e, (m, e, rows, mr, out_mr, out_width)
-    assert e == 1 or v[1] == 1, v
+    assert (e == 1 or v[1] == 1) and pitch >= span, (v, pitch, span)
     V, W = vec_type("float", vw), vec_type("float", out_vw)
     names = ["at_q", "at_panels", *(f"at_extra{place}" for place, _ in extras.values()), "at_v", "at_dst"]
     def there(k, tail_block):
@@ -97,7 +98,7 @@ ABREAST = 4  # rows whose exponentials are made side by side
         __local float *s${r} = scores + (r0 + ${r}) * ${pitch};
         ${V} top${r} = ${load("float", vw, f"s{r}", "0")}, sum${r} = 0;
 % endfor
-        for (int j = ${vw}; j < ${pitch}; j += ${vw}) {
+        for (int j = ${vw}; j < ${span}; j += ${vw}) {
 % for r in range(count):
             const ${V} x${r} = ${load("float", vw, f"s{r}", "j")};
             top${r} = x${r} > top${r} ? x${r} : top${r};
@@ -106,7 +107,7 @@ ABREAST = 4  # rows whose exponentials are made side by side
 % for r in range(count):
         ${fold(f"largest{r}", f"top{r}", "max")}
 % endfor
-        for (int j = 0; j < ${pitch}; j += ${vw}) {
+        for (int j = 0; j < ${span}; j += ${vw}) {
 % for r in range(count):
             const ${V} x${r} = ${ex.module.up_to_zero(f"{load('float', vw, f's{r}', 'j')} - largest{r}", vw)};
             ${store(vw, f"x{r}", f"s{r}", "j", "float", "__local")}

@@ -15,10 +15,11 @@ from clnn.layout import TensorLayout, channels_last
 from clnn.ops.conv import separable_cpu, separable_workgroup
 from clnn.ops.conv.problem import NEAR_WEIGHTS
 from clnn.ops.conv.separable_cpu import CACHE_RATE
-from clnn.ops.conv.separable_problem import TAPS, WEIGHTS, SeparableProblem, pixel_pitch
+from clnn.ops.conv.separable_problem import TAPS, WEIGHTS, SeparableProblem
 from clnn.ops.conv.spec import Conv2d
 from clnn.ops.launch import Arg, In, Launch, Out, Scratch, Variant, by_cost
 from clnn.ops.problem import Border, Operand, Problem
+from clnn.ops.shared.cache_sets import spread_pitch
 from clnn.ops.shared.cycles import EXPOSED, bytes_a_cycle
 from clnn.ops.shared.epilogue import post_op_operands
 from clnn.ops.shared.functions import PostOp
@@ -239,5 +240,5 @@ def _with_args(variant: Variant, change: Callable[[Arg], Arg]) -> list[Launch]:
 
 def _pair_pitch(x: Operand, problem: Problem) -> int:
     """Return the distance of pixels between two kernels; tensor cores want whole pieces of 16 bytes."""
-    pitch, piece = pixel_pitch(x.type.shape[1]), 16 // x.memory.itemsize
+    pitch, piece = spread_pitch(x.type.shape[1]), 16 // x.memory.itemsize
     return -(-pitch // piece) * piece if problem.target.tensor_kind(x.memory) else pitch

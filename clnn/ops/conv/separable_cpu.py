@@ -8,10 +8,11 @@ from operator import attrgetter
 
 from clnn.ops.conv.packing import pack_table, pack_weights
 from clnn.ops.conv.problem import NEAR_WEIGHTS, long_finish
-from clnn.ops.conv.separable_problem import WEIGHTS, SeparableProblem, pixel_pitch
+from clnn.ops.conv.separable_problem import WEIGHTS, SeparableProblem
 from clnn.ops.conv.tiles import Extents, Tile, conv_tiles
 from clnn.ops.launch import In, Launch, Variant, grid
 from clnn.ops.shared.byte_scales import last_args
+from clnn.ops.shared.cache_sets import spread_pitch
 from clnn.ops.shared.cycles import EXPOSED, block_slots, bytes_a_cycle
 from clnn.ops.shared.epilogue import heavy
 from clnn.records import dataclass
@@ -50,14 +51,14 @@ def _takes(problem: SeparableProblem) -> bool:
 def _fits(problem: SeparableProblem, plan: BandPlan) -> bool:
     """Whether a plan for other extents can be used for a problem's."""
     pixels = plan.band * problem.width + plan.tile.mr
-    near = pixels * pixel_pitch(problem.ic) * 4 <= problem.target.local_bytes
+    near = pixels * spread_pitch(problem.ic) * 4 <= problem.target.local_bytes
     return near and _takes(problem)
 
 
 def _plans(problem: SeparableProblem) -> list[BandPlan]:
     """Return the tunables that are worth a measurement, best first."""
     target, oh, ow = problem.target, int(problem.height), int(problem.width)
-    row = ow * pixel_pitch(problem.ic) * 4
+    row = ow * spread_pitch(problem.ic) * 4
     bands = [b for b in range(1, oh + 1) if b * row <= min(NEAR_BYTES, target.local_bytes)]
     columns = next((t for t in (7, 6, 5, 4) if ow % t == 0), min(ow, 6))
     held = HELD if heavy(problem.post_ops) and heavy(problem.first_post_ops) else 0
@@ -120,7 +121,7 @@ def _variant(problem: SeparableProblem, plan: BandPlan) -> Variant:
         "mr": tile.mr,
         "nv": tile.nv,
         "vw": tile.vw,
-        "pitch": pixel_pitch(problem.ic),
+        "pitch": spread_pitch(problem.ic),
         "most_floats": problem.target.local_bytes // 4,
     }
     constants = problem.constants(

@@ -17,13 +17,6 @@ from clnn.records import dataclass
 from clnn.types import Array
 
 TAPS, SHIFT, WEIGHTS, BIAS = 1, 2, 3, 4  # inputs
-SET_ELEMENTS = 512  # pixels that are multiples of this apart would share few sets of a cache
-LINE_ELEMENTS = 16  # by which they are moved apart
-
-
-def pixel_pitch(channels: int) -> int:
-    """Return the distance of pixels in memory of their own."""
-    return channels + LINE_ELEMENTS if channels % SET_ELEMENTS == 0 else channels
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from clnn.ops.gemm.problem import GemmProblem
 from clnn.ops.gemm.tiled import pack_launch
 from clnn.ops.launch import Arg, In, Launch, Out, Scratch, Variant, grid
 from clnn.ops.problem import Operand
+from clnn.ops.shared.cache_sets import spread_pitch
 from clnn.ops.shared.matrices import Tile, Views, flip, gemm_tiles, packed_view, panels_for, product
 from clnn.records import dataclass
 from clnn.target import Target
@@ -74,7 +75,7 @@ def _tiles(scores: GemmProblem, columns: int) -> Iterator[_Tiles]:
     made = [*_result_tiles(columns, target)]
     for rows in range(1, min(m, MOST_ROWS) + 1):
         for tile in shapes:
-            held = rows * (-(-n // tile.vw) * tile.vw + 1) * F32.itemsize
+            held = rows * (_pitch(n, tile) + 1) * F32.itemsize
             if rows % tile.mr or held > min(MOST_BYTES, target.local_bytes // 2):
                 continue
             mixed = min(
@@ -86,6 +87,11 @@ def _tiles(scores: GemmProblem, columns: int) -> Iterator[_Tiles]:
             rounds = -(-items // target.compute_units)
             cost = rounds * slots / 2 * (FAR if held > NEAR_BYTES else 1.0)
             yield _Tiles(rows, tile, mixed[2], cost)
+
+
+def _pitch(n: int, tile: Tile) -> int:
+    """Return the elements from one row of scores to the next."""
+    return spread_pitch(-(-n // tile.vw) * tile.vw)
 
 
 def _result_tiles(columns: int, target: Target) -> Iterator[Tile]:
@@ -134,6 +140,7 @@ def _variant(scores: GemmProblem, values: TensorLayout, form: Form, tiles: _Tile
         "v": places.extras[VALUES][1],
         "dst": places.extras[RESULT][1],
         "panel": panels.panel,
+        "pitch": _pitch(scores.n, tile),
         "batch": batch,
         "extras": own,
         "scales": scores.scales,

@@ -39,6 +39,8 @@ def masked(inputs, mask):
         (1, 1, 5, 1, 8, 1),
         (1, 2, 3, 40, 16, 16),  # few queries: in steps
         (1, 1, 6, 1100, 8, 24),
+        (1, 2, 61, 1024, 8, 8),  # rows of scores lie apart: in one set of a cache else
+        (1, 1, 30, 509, 16, 40),
         (1, 1, 48, 33, 196, 128),
     ],
 )
