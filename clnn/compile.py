@@ -17,6 +17,7 @@ from clnn.graph.mapped import forget, mapped_files, one_of_each, require_unchang
 from clnn.graph.passes import optimise
 from clnn.graph.passes.fuse_attention import fuse_attention
 from clnn.graph.passes.fuse_rotary import fuse_rotary
+from clnn.graph.passes.phases_of_dilated import dilates
 from clnn.graph.passes.quantise import in_steps, observed, quantise
 from clnn.graph.passes.share_heads import share_heads
 from clnn.graph.passes.store import store_as
@@ -372,12 +373,17 @@ def prepare(
     """
     seen, options = settled(graph, device, options, calibration=calibration)
     assert isinstance(seen, Graph)
-    graph, whole = seen, fixed and asks_for_set(options) and kind_of(select_device(device)) == "cpu"
+    graph, whole = seen, fixed and asks_for_set(options) and _is_cpu(device)
     single = options.dtype == "f32"
-    graph = optimise(graph, whole, fixed, single) if options.fuse else graph
+    winograd = options.winograd and single and fixed and dilates(graph) and _is_cpu(device)
+    graph = optimise(graph, whole, fixed, single, winograd) if options.fuse else graph
     if options.fuse and fixed and not whole and single:
         graph = share_heads(fuse_attention(fuse_rotary(graph)))
     return store_as(graph, STORAGE[options.dtype])
+
+
+def _is_cpu(device: str | int | None) -> bool:
+    return kind_of(select_device(device)) == "cpu"
 
 
 def load_graph(

@@ -239,7 +239,8 @@ def _bisect(
     if computed is not graph:
         right = unrounded_values(computed, graph, feeds)
     elif request.options.fuse:
-        computed = optimise(graph, False, True, single)
+        winograd = options.winograd and single and session.device.type == "cpu"
+        computed = optimise(graph, False, True, single, winograd)
     device = session.device.index
     return bisect_graph(computed, device, options, feeds, request.tolerance, right)
 

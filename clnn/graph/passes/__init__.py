@@ -25,6 +25,7 @@ from clnn.graph.passes.fuse_shuffle import fuse_shuffle
 from clnn.graph.passes.fuse_written_norms import fuse_written_norms
 from clnn.graph.passes.fuse_written_steps import fuse_written_steps
 from clnn.graph.passes.order_terms import order_terms
+from clnn.graph.passes.phases_of_dilated import phases_of_dilated
 from clnn.graph.passes.rational import rational_functions
 from clnn.graph.passes.rows_of_images import rows_of_images
 from clnn.graph.passes.split_windows import split_windows
@@ -70,12 +71,19 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
 
 
 @host_memory("the passes over the network")
-def optimise(graph: Graph, apart: bool = False, fixed: bool = False, single: bool = False) -> Graph:
+def optimise(
+    graph: Graph,
+    apart: bool = False,
+    fixed: bool = False,
+    single: bool = False,
+    winograd: bool = False,
+) -> Graph:
     """Return `graph` after all passes. Raises PlanError where a pass left it malformed, HostMemoryError.
 
     apart: separable convolutions stay two nodes each, of which quantisation wants to know; and
     convolutions whole. fixed: the network has no other shapes, so that nodes may depend on extents.
-    single: weights stay float32, so that those of branches may be added.
+    single: weights stay float32, so that those of branches may be added. winograd: dilated convolutions become
+    plain ones where that lets them use Winograd's products.
     """
     left = {
         *([fuse_separable] if apart else []),
@@ -88,5 +96,6 @@ def optimise(graph: Graph, apart: bool = False, fixed: bool = False, single: boo
         elif run not in left:
             graph = run(graph)
     if fixed and not apart:
+        graph = phases_of_dilated(graph) if winograd else graph
         graph = rows_of_images(remove_dead(windows_of_depth(split_windows(graph))))
     return check(graph)
