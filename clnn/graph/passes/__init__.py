@@ -31,6 +31,7 @@ from clnn.graph.passes.rows_of_images import rows_of_images
 from clnn.graph.passes.split_windows import split_windows
 from clnn.graph.passes.sum_in_turn import sum_in_turn
 from clnn.graph.passes.sum_parts import sum_parts
+from clnn.graph.passes.trim_windows import trim_windows
 from clnn.graph.passes.view_chains import shorten_chains
 from clnn.graph.passes.views import merge_views
 from clnn.graph.passes.windows_of_depth import windows_of_depth
@@ -90,6 +91,7 @@ def optimise(
         *([] if single else [fuse_branches]),
         *([] if fixed else [shorten_chains, order_terms, factor_sums]),
     }
+    graph = trim_windows(graph) if fixed and not apart else graph
     for run in PASSES:
         if run in (merge_views, functions_before_views):
             graph = run(graph, fixed)
