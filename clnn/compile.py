@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from clnn import logs
 from clnn.budget import host_memory
-from clnn.errors import OpenShapeError, SettingError, UnsupportedOpError
+from clnn.errors import NoDeviceError, OpenShapeError, SettingError, UnsupportedOpError
 from clnn.graph.histograms import METHODS, RangeObserver
 from clnn.graph.ir import Graph
 from clnn.graph.mapped import forget, mapped_files, one_of_each, require_unchanged
@@ -266,7 +266,7 @@ def tune_model(
     options = options or Options()
     request = TuneRequest(level, budget, resume, retry)
     model, options = settled(model, device, options, shapes)
-    graph = prepare(load_graph(model, shapes), options)
+    graph = prepare(load_graph(model, shapes), options, device=device)
     show = progress or (lambda where: None)
     return tune_graph(graph, select_device(device), options, request, show, began=began)
 
@@ -383,7 +383,11 @@ def prepare(
 
 
 def _is_cpu(device: str | int | None) -> bool:
-    return kind_of(select_device(device)) == "cpu"
+    """Whether a device is a CPU, as is the one that plans are shown for where there is none."""
+    try:
+        return kind_of(select_device(device)) == "cpu"
+    except NoDeviceError:
+        return True
 
 
 def load_graph(

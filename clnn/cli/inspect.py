@@ -127,7 +127,7 @@ def _graph(args: argparse.Namespace) -> Graph:
     from clnn.api import load_graph, prepare
 
     model, options = _settled(args)
-    return prepare(load_graph(model, _common.shapes_of(args)), options)
+    return prepare(load_graph(model, _common.shapes_of(args)), options, device=args.device)
 
 
 def _settled(args: argparse.Namespace) -> tuple[Any, Options]:

@@ -118,6 +118,15 @@ def test_a_value_that_others_read_too_is_there_as_it_was(eager):
     agree(graph, made, 3)
 
 
+def test_readers_with_dilations_of_their_own(eager):
+    """Each has its phases, also where rows and columns of zeros complete them."""
+    b = Builder(x=(1, 4, 17, 19))
+    graph = b.graph(*(dilated(b, "x", 4, same(*of)) for of in ((2, 2), (3, 3), (2, 3), (4, 4))))
+    made = check(passing.phases_of_dilated(graph))
+    assert {w.dilations for w in windows(made)} == {(1, 1)}
+    agree(graph, made, 4)
+
+
 @pytest.mark.parametrize(
     ("shape", "window", "oc", "group"),
     [

@@ -69,7 +69,7 @@ class Network:
 
         options = replace(options or Options(), merge=False)
         model, options = settled(model, device, options, shapes)
-        graph = prepare(load_graph(model, shapes), options)
+        graph = prepare(load_graph(model, shapes), options, device=device)
         self.descriptor = _described(graph) if descriptor is None else descriptor
         self.descriptor.check()
         self.start, edges = start, Edges(graph, start)

@@ -23,9 +23,7 @@ from clnn.ops.shared.window import Window
 from clnn.types import F32, TensorType
 
 IMAGE = 4  # axes
-LEAST_EXTENT = (
-    4  # of a phase along an axis; below, parts without border (split_windows) multiply as little
-)
+LEAST_EXTENT = 4  # of a phase along an axis; below, parts without border multiply as little
 LEAST_CHANNELS = 16  # read, and made, by what the transforms must be paid
 LEAST_FLOPS = 10_000_000  # of a convolution; a smaller one takes no longer than the copies
 FIRST, LAST = (0, 3, 5, 1, 2, 4), (0, 3, 4, 1, 5, 2)  # orders of axes to phases, and back
@@ -123,7 +121,7 @@ class _Phases:
         source = name
         if whole != extents:
             more = (0, 0, *(w - e for w, e in zip(whole, extents, strict=True)))
-            source = self.add(f"{name}:whole", Pad((0,) * IMAGE, more), name, reader)
+            source = self.add(f"{name}:whole{of}", Pad((0,) * IMAGE, more), name, reader)
         (h, w), (d, e) = (a // b for a, b in zip(whole, of, strict=True)), of
         split = self.add(f"{name}:split{of}", Reshape((n, c, h, d, w, e)), source, reader)
         turned = self.add(f"{name}:turned{of}", Transpose(FIRST), split, reader)
