@@ -6,6 +6,7 @@ import importlib
 
 import numpy as np
 import pytest
+from drawn_windows import drawn
 from small_graphs import Builder
 
 from clnn.graph.ir import check
@@ -38,27 +39,16 @@ def meets(window, axis, tap, extent, out):
 
 
 def test_random_windows_give_the_same_numbers():
-    rng, trimmed = np.random.default_rng(0), 0
+    trimmed = 0
     for seed in range(400):
-        rank = int(rng.integers(1, 3))
-        kernel, dilations, strides, extents = (
-            tuple(int(v) for v in rng.integers(low, high, rank))
-            for low, high in ((1, 6), (1, 9), (1, 4), (2, 12))
-        )
-        reach = [d * (k - 1) for d, k in zip(dilations, kernel, strict=True)]
-        before = tuple(int(rng.integers(0, r + 3)) for r in reach)
-        after = tuple(
-            max(int(rng.integers(0, r + 3)), r + 1 - e - b)
-            for r, e, b in zip(reach, extents, before, strict=True)
-        )
-        window = Window(kernel, strides, dilations, before, after, bool(rng.integers(2)))
+        window, shape = drawn(seed)
+        rank, extents = len(shape) - 2, shape[2:]
         group = (1, 2, 4)[seed % 3]
-        graph = network((1, 4, *extents), window, 4, group)
+        graph = network(shape, window, 4, group)
         made = check(trimming.trim_windows(graph))
-        assert made.types == graph.types or window_of(made) != window
         out = graph.types[graph.nodes[0].outputs[0]].shape[2:]
         live = [
-            [t for t in range(kernel[a]) if meets(window, a, t, extents[a], out[a])]
+            [t for t in range(window.kernel[a]) if meets(window, a, t, extents[a], out[a])]
             for a in range(rank)
         ]
         assert [list(trimming.live_taps(window, a, extents[a], out[a])) for a in range(rank)] == [
@@ -68,7 +58,7 @@ def test_random_windows_give_the_same_numbers():
             continue
         trimmed += 1
         assert window_of(made).kernel == tuple(taps[-1] - taps[0] + 1 for taps in live)
-        x = np.random.default_rng(seed).standard_normal((1, 4, *extents))
+        x = np.random.default_rng(seed).standard_normal(shape)
         want, got = reference_values(graph, {"x": x}), reference_values(made, {"x": x})
         for name in graph.outputs.values():
             np.testing.assert_allclose(got[name], want[name], rtol=1e-12, atol=1e-12)

@@ -12,15 +12,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 
-import numpy as np
-
 from clnn.arith._base import FLOAT
 from clnn.graph.ir import Graph, Node
+from clnn.graph.passes._taps import weights_of
 from clnn.ops.conv.spec import Conv2d
 from clnn.ops.movement.views import Concat, Slice
 from clnn.ops.shared.window import Window
 from clnn.records import dataclass
-from clnn.types import Array, TensorType
+from clnn.types import TensorType
 
 MOST_SHARE = 0.9
 """Of the multiplications that parts may have; from there on their edges cost what they save."""
@@ -119,7 +118,8 @@ class _Splitter:
         assert isinstance(node.spec, Conv2d)
         name = f"{node.outputs[0]}:" + ",".join(f"{b.begin}-{b.end}" for b in bands)
         source = self._read(node, bands, name, made)
-        weights = self._weights(node.inputs[1] or "", bands)
+        taps = [b.taps for b in bands]
+        weights = weights_of(node.inputs[1] or "", taps, self.types, self.consts)
         zeros = (0,) * len(bands)
         window = replace(
             node.spec.window,
@@ -146,19 +146,6 @@ class _Splitter:
         slicing = Slice(starts, extents, (1,) * x.rank)
         made.append(Node(f"{name}:x", slicing, (source,), (f"{name}:x",), node.origin))
         return f"{name}:x"
-
-    def _weights(self, name: str, bands: tuple[_Band, ...]) -> str:
-        """Return the constant of the weights of some taps, which parts of the same taps share."""
-        whole = self.consts[name]
-        cut = tuple(slice(b.taps.start, b.taps.stop) for b in bands)
-        kept: Array = np.ascontiguousarray(whole[(slice(None), slice(None), *cut)])
-        if kept.shape == whole.shape:
-            return name
-        part = f"{name}:taps" + ",".join(f"{c.start}-{c.stop}" for c in cut)
-        if part not in self.consts:
-            self.consts[part] = kept
-            self.types[part] = TensorType(kept.shape, self.types[name].dtype)
-        return part
 
     def _sized(self, node: Node, spatial: tuple[int, ...]) -> TensorType:
         out = self.types[node.outputs[0]]

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
-
 from clnn.arith._base import FLOAT
 from clnn.graph.ir import Graph, Node
+from clnn.graph.passes._taps import weights_of
 from clnn.ops.conv.spec import Conv2d
 from clnn.ops.shared.window import Window
 from clnn.types import Array, TensorType
@@ -38,14 +37,9 @@ def _trimmed(node: Node, types: dict[str, TensorType], consts: dict[str, Array])
     window = _of_taps(spec.window, kept)
     if window is None:
         return node
-    name = f"{weights}:taps" + ",".join(f"{k.start}-{k.stop}" for k in kept)
-    if name not in consts:
-        cut = tuple(slice(k.start, k.stop) for k in kept)
-        consts[name] = np.ascontiguousarray(consts[weights][(slice(None), slice(None), *cut)])
-        types[name] = TensorType(consts[name].shape, types[weights].dtype)
-    return replace(
-        node, spec=replace(spec, window=window), inputs=(node.inputs[0], name, *node.inputs[2:])
-    )
+    cut = weights_of(weights, kept, types, consts)
+    inputs = (node.inputs[0], cut, *node.inputs[2:])
+    return replace(node, spec=replace(spec, window=window), inputs=inputs)
 
 
 def live_taps(window: Window, axis: int, extent: int, out: int) -> range:
