@@ -10,6 +10,7 @@ from small_graphs import Builder
 
 import clnn
 from clnn.compile import prepare
+from clnn.errors import NoDeviceError
 from clnn.graph.ir import check
 from clnn.ops.conv.spec import Conv2d
 from clnn.ops.movement.views import Reshape
@@ -158,6 +159,17 @@ def test_options_and_devices_that_ask_for_it(device):
     ):
         made = prepare(graph, options, device=device, fixed=fixed)
         assert (windows(made)[0].dilations == (1, 1)) == phased, (options, fixed)
+
+
+def test_plans_are_made_where_there_is_no_device(monkeypatch):
+    """As for a CPU; that a device that was asked for is not there, who opens it says."""
+
+    def none(device):
+        raise NoDeviceError(f"no device {device}")
+
+    monkeypatch.setattr("clnn.compile.select_device", none)
+    made = prepare(network((1, 32, 28, 28), same(2, 2), 32), Options())
+    assert windows(made)[0].dilations == (1, 1)
 
 
 @pytest.mark.parametrize("extents", [(28, 28), (33, 30)])

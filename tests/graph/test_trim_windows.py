@@ -84,3 +84,19 @@ def test_only_for_extents_that_are_known(group, dilation, fixed, kernel, border)
 def test_quantised_networks_keep_their_windows():
     graph = network((1, 32, 16, 16), same(24), 32)
     assert window_of(optimise(graph, True, True)) == same(24)
+
+
+@pytest.mark.parametrize("dilation", [24, 12], ids=["taps for nothing", "parts"])
+@pytest.mark.parametrize("value", [np.inf, np.nan, 1.0])
+def test_weights_that_make_nan_of_a_border_keep_it(dilation, value):
+    graph = network((1, 32, 28, 28), same(dilation), 64)
+    weights = graph.consts[graph.nodes[0].inputs[1]]
+    weights[0, 0, 0, 0] = value
+    made = optimise(graph, fixed=True)
+    windows = [n.spec.window for n in made.nodes if isinstance(n.spec, Conv2d)]
+    assert (windows == [same(dilation)]) == (not np.isfinite(value))
+    x = np.random.default_rng(0).standard_normal((1, 32, 28, 28))
+    with np.errstate(invalid="ignore"):
+        want, got = reference_values(graph, {"x": x}), reference_values(made, {"x": x})
+    for name in graph.outputs.values():
+        np.testing.assert_allclose(got[name], want[name], rtol=1e-9, atol=1e-9)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -51,7 +52,7 @@ for thread in threads:
 
 
 class Program:
-    """Counts those that build at once; each waits for all that may."""
+    """Counts those that build at once; each waits for all that may, and a little for others that may not."""
 
     def __init__(self, together):
         self._together, self._lock = threading.Barrier(together), threading.Lock()
@@ -63,6 +64,7 @@ class Program:
             self.now += 1
             self.most = max(self.most, self.now)
         self._together.wait(60)
+        time.sleep(0.1)
         with self._lock:
             self.now -= 1
         return options
@@ -82,7 +84,7 @@ def test_nobody_waits_for_one_that_may_never_end():
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(built, stuck, (), INTEL)
         while not stuck.now:
-            pass
+            time.sleep(0.01)
         wait_no_longer()
         assert built(Program(1), ("-b",), INTEL) == ["-b"]
         assert not first.done()

@@ -9,6 +9,11 @@ import numpy as np
 from clnn.types import Array, TensorType
 
 
+def may_leave_out(weights: Array) -> bool:
+    """Whether taps that meet the zeros of a border alone change nothing: no number of them makes NaN of zeros."""
+    return bool(np.isfinite(weights).all())
+
+
 def weights_of(
     name: str, taps: Sequence[range], types: dict[str, TensorType], consts: dict[str, Array]
 ) -> str:

@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from clnn.arith._base import FLOAT
 from clnn.graph.ir import Graph, Node
-from clnn.graph.passes._taps import weights_of
+from clnn.graph.passes._taps import may_leave_out, weights_of
 from clnn.ops.conv.spec import Conv2d
 from clnn.ops.movement.views import Concat, Slice
 from clnn.ops.shared.window import Window
@@ -102,7 +102,8 @@ class _Splitter:
             return None
         work = math.prod(sum(len(b.taps) * (b.end - b.begin) for b in along) for along in bands)
         whole = math.prod(k * o for k, o in zip(spec.window.kernel, out.shape[2:], strict=True))
-        return bands if work <= MOST_SHARE * whole else None
+        few = work <= MOST_SHARE * whole and may_leave_out(self.consts[node.inputs[1] or ""])
+        return bands if few else None
 
     def _same_everywhere(self, node: Node) -> bool:
         """Whether all but x is constant and, but for the weights, the same at each place."""

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from clnn.arith._base import FLOAT
 from clnn.graph.ir import Graph, Node
-from clnn.graph.passes._taps import weights_of
+from clnn.graph.passes._taps import may_leave_out, weights_of
 from clnn.ops.conv.spec import Conv2d
 from clnn.ops.shared.window import Window
 from clnn.types import Array, TensorType
@@ -32,7 +32,7 @@ def _trimmed(node: Node, types: dict[str, TensorType], consts: dict[str, Array])
     extents = zip(x.shape[2:], out.shape[2:], strict=True)
     kept = [live_taps(spec.window, axis, *pair) for axis, pair in enumerate(extents)]
     whole = [range(k) for k in spec.window.kernel]
-    if kept == whole or not all(kept):
+    if kept == whole or not all(kept) or not may_leave_out(consts[weights]):
         return node
     window = _of_taps(spec.window, kept)
     if window is None:
