@@ -44,7 +44,8 @@ and those of opset 6 that changed only their broadcasting. An operator runs as
 All of these are computed at import where their inputs are constants. `If` is taken apart where its
 condition is constant, functions of a model are inlined. *Versions*: the operator sets in which the
 operator took a form that clnn knows. *Element types*: of its main inputs; float64 needs a device
-that has it. Operators without versions are no part of ONNX. *Tests*: how many of ONNX's own
+that has it. Operators without versions are no part of ONNX; those of the domain `clnn` are what it makes of others
+([loops](develop/stages.md#loops)). *Tests*: how many of ONNX's own
 backend tests pass, of how many; the rest is refused, for reasons that the notes give.
 
 | operator | runs as | versions | element types | tests | notes |

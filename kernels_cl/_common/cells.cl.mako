@@ -1,9 +1,9 @@
 <%doc>
 What a recurrent cell computes behind its sums, as statements on vectors of `width` floats.
 
-place(backward, masked, steps)
-    module function: the expression of the step at which direction d reads and writes at its step t; of
-    sequences with lengths (masked) it reads `length` and `live`
+whereabouts(extras, backward, steps, b)
+    declares `place`, the step at which direction d reads and writes at its step t; of sequences with lengths or
+    a mask `live`, whether sequence b has this step, and with lengths `length`. It reads t, d, and both inputs.
 rounding(low, high)
     declares `worth` and `zero`, the step and zero point of a state with elements and 0 in low..high, as
     DynamicQuantizeLinear finds them
@@ -26,17 +26,26 @@ finish(kind, functions, width, phase, input_forget, peepholes, late_bias)
 </%doc>
 <%namespace name="st" file="/_common/epilogue.cl.mako"/>
 <%!
-def place(backward, masked, steps):
+def place(backward, ends, steps):
     if not any(backward):
         return "t"
-    parts = ([] if all(backward) else [f"d == {backward.index(True)}"]) + (["live"] if masked else [])
-    turned = f"{'length' if masked else steps} - 1 - t"
+    parts = ([] if all(backward) else [f"d == {backward.index(True)}"]) + (["live"] if ends else [])
+    turned = f"{'length' if ends else steps} - 1 - t"
     return f"{' && '.join(parts)} ? {turned} : t" if parts else turned
 def byte(value):
     return f"clamp(rint({value} / worth) + zero, 0.0f, 255.0f)"
 def rounded(value):
     return f"{byte(value)} - zero"
 %>
+<%def name="whereabouts(extras, backward, steps, b)">\
+% if "lengths" in extras:
+                const int length = clamp((int)lengths[(${b}) * ${extras["lengths"][1][0]}], 0, ${steps}), live = t < length;
+% endif
+                const int place = ${place(backward, "lengths" in extras, steps)};
+% if "mask" in extras:
+                const int live = mask[place * ${extras["mask"][1][0]} + (${b}) * ${extras["mask"][1][1]}] != 0;
+% endif
+</%def>
 <%def name="rounding(low, high)">\
                 const float worth = ${high} > ${low} ? (${high} - ${low}) / 255.0f : 1.0f;
                 const float zero = rint(clamp(-${low} / worth, 0.0f, 255.0f));

@@ -19,7 +19,8 @@ Tunables rows {1,2,4,8}   sequences of a group
 <%namespace name="gt" file="/_common/cells.cl.mako"/>
 <%
     (xt, (x_t, x_b, x_e)), wt, members = products, weights_type, wg[0]
-    has_cell, masked, same = kind == "lstm", "lengths" in extras, all(f == functions[0] for f in functions)
+    has_cell, ends, same = kind == "lstm", "lengths" in extras, all(f == functions[0] for f in functions)
+    masked, behind = ends or "mask" in extras, "0.0f" if ends else "h_old"  # what a step that is not gives
     peeps, late, size = "peepholes" in extras, "late_bias" in extras, rows * hidden
     rounds = "scales" in extras
     panel, slices = gates * hidden * lanes, -(-hidden // lanes)
@@ -45,10 +46,7 @@ Tunables rows {1,2,4,8}   sequences of a group
             for (int r = 0; r < ${rows}; ++r) {
                 const int b = b_first + r, line = r * ${hidden};
                 if (b >= ${batch}) break;
-%  if masked:
-                const int length = clamp((int)lengths[b * ${extras["lengths"][1][0]}], 0, ${steps}), live = t < length;
-%  endif
-                const int place = ${gt.module.place(backward, masked, steps)};
+${gt.whereabouts(extras, backward, steps, "b")}
                 __global const ${cell(xt)} *x = products + place * ${x_t} + b * ${x_b};
 %  for k, g in enumerate(own):
                 const float x${g} = ${element(xt, "x", f"(d * {gates * hidden} + {g * hidden} + j) * {x_e}")};
@@ -95,13 +93,13 @@ ${kept(phase)}
 %   endif
 %   if "every" in outputs:
 <% yt, (pt, pd, pb, pe) = outputs["every"] %>\
-                ${store(1, "live ? h : 0.0f" if masked else "h", "every", f"place * {pt} + d * {pd} + b * {pb} + j * {pe}", yt)}
+                ${store(1, f"live ? h : {behind}" if masked else "h", "every", f"place * {pt} + d * {pd} + b * {pb} + j * {pe}", yt)}
 %   endif
                 if (t == ${steps} - 1) {
 %   for out, value in (("last_state", "h_new"), ("last_cell", "c_new")):
 %    if out in outputs:
 <% yt, (_, pd, pb, pe) = outputs[out] %>\
-                    ${store(1, f"length ? {value} : 0.0f" if masked else value, out, f"d * {pd} + b * {pb} + j * {pe}", yt)}
+                    ${store(1, f"length ? {value} : 0.0f" if ends else value, out, f"d * {pd} + b * {pb} + j * {pe}", yt)}
 %    endif
 %   endfor
                 }

@@ -6,10 +6,11 @@ recurrent/once: one phase of a recurrent layer of one step, for CPUs: no work-it
 Tensors  products: pitches (step, sequence, element), elements [direction][gate][hidden], pitch 1
          panels: recurrent weights as recurrent/pack makes them, a pass for each phase; not without a first state
          state, cell (if given): pitches (direction, sequence, element), the last 1
-         extras: late_bias (direction, hidden), lengths (sequence), peepholes (direction, gate * hidden)
+         extras: late_bias (direction, hidden), lengths (sequence), peepholes (direction, gate * hidden),
+                 mask (step, sequence)
          outputs: every, last_state, last_cell: pitches (step, direction, sequence, element), the last 1
          rh_kept, z_kept (two phases): scratch, [direction][sequence][row]: written in the first, read in the second
-Index    of a sequence of length 0 all outputs are 0
+Index    of a sequence of length 0 all outputs are 0; of one whose mask is 0 they are the first state
 Launch   global (tiles of sequences, slices, directions)
 Params   name | wg | kind, functions, input_forget: as clnn/ops/recurrent has them | hidden | batch
          products  (type, pitches); weights_type: of panels
@@ -33,7 +34,8 @@ LINE = 64  # bytes of a cache line
     wt, V = weights_type, vec_type("float", vw)
     own, gates, last, has_cell = phases[phase], sum(map(len, phases)), phase + 1 == len(phases), kind == "lstm"
     panel, before = hidden * vw * len(own), slices * hidden * vw * sum(map(len, phases[:phase]))
-    masked, peeps, late = "lengths" in extras, "peepholes" in extras, "late_bias" in extras
+    ends, holds, peeps, late = (n in extras for n in ("lengths", "mask", "peepholes", "late_bias"))
+    masked = ends or holds
     multiplied = "state" in first
     assert 0 < rows <= batch and hidden % chains == 0 and len(own) * rows * chains <= 32, (rows, hidden, chains)
     assert multiplied or len(phases) == 1, phases
@@ -165,10 +167,11 @@ ${sums_of(rows)}
 ${gt.finish(kind, functions[d_], vw, phase, input_forget, peeps, late)}
 %  if last:
 %   if masked:
-        const int live = lengths[(b + r) * ${extras["lengths"][1][0]}] > 0;
-        h = live ? h : (${V})(0.0f);
+<% zero = f"({V})(0.0f)" %>\
+        const int live = ${f"lengths[(b + r) * {extras['lengths'][1][0]}] > 0" if ends else f"mask[(b + r) * {extras['mask'][1][1]}] != 0"};
+        h = live ? h : ${zero if ends else "h_old"};
 %    if has_cell:
-        const ${V} c_end = live ? c : (${V})(0.0f);
+        const ${V} c_end = live ? c : ${zero if ends else "c_old"};
 %    endif
 %   endif
 %   for out, (yt, (_, pd, pb, _)) in results.items():

@@ -17,7 +17,8 @@ Params   name | wg | kind, functions, backward, input_forget, gates: as clnn/ops
 <%
     xt, (x_t, x_b, x_e) = products
     wt, (w_d, w_g, w_e) = weights
-    has_cell, masked, same = kind == "lstm", "lengths" in extras, all(f == functions[0] for f in functions)
+    has_cell, ends, same = kind == "lstm", "lengths" in extras, all(f == functions[0] for f in functions)
+    masked, behind = ends or "mask" in extras, "0.0f" if ends else "h_old"  # what a step that is not gives
     turns, plane = len(backward), len(backward) * batch * hidden
     peeps, late = "peepholes" in extras, "late_bias" in extras
     rounds = "scales" in extras
@@ -67,7 +68,7 @@ ${gt.finish(kind, of_direction, 1, phase, input_forget, peeps, late)}
 %    endif
 %    if "every" in outputs:
 <% yt, (pt, pd, pb, pe) = outputs["every"] %>\
-            ${store(1, "live ? h : 0.0f" if masked else "h", "every", f"place * {pt} + d * {pd} + b * {pb} + j * {pe}", yt)}
+            ${store(1, f"live ? h : {behind}" if masked else "h", "every", f"place * {pt} + d * {pd} + b * {pb} + j * {pe}", yt)}
 %    endif
 %   endif
             }
@@ -117,9 +118,6 @@ __kernel void ${name}(
 %  endif
 % endfor
     }
-% if masked:
-    const int length = clamp((int)lengths[b * ${extras["lengths"][1][0]}], 0, ${steps});
-% endif
     for (int t = 0; t < ${steps}; ++t) {
         __global const float *h_from = h_base + h_offset + (t & 1) * ${plane};
         __global float *h_to = h_base + h_offset + (~t & 1) * ${plane};
@@ -127,10 +125,7 @@ __kernel void ${name}(
         __global const float *c_from = c_base + c_offset + (t & 1) * ${plane};
         __global float *c_to = c_base + c_offset + (~t & 1) * ${plane};
 % endif
-% if masked:
-        const int live = t < length;
-% endif
-        const int place = ${gt.module.place(backward, masked, steps)};
+${gt.whereabouts(extras, backward, steps, "b")}
         __global const ${cell(xt)} *x = products + place * ${x_t} + b * ${x_b};
 % if rounds:
         float low = 0.0f, high = 0.0f;
@@ -151,7 +146,7 @@ ${unit(phase)}
 % for out, kept in (("last_state", "h"), ("last_cell", "c")):
 %  if out in outputs:
 <% yt, (_, pd, pb, pe) = outputs[out] %>\
-        const float ${kept}_last = ${"!length ? 0.0f : " if masked else ""}${kept}_base[${kept}_offset + (${steps} & 1) * ${plane} + line + k];
+        const float ${kept}_last = ${f"lengths[b * {extras['lengths'][1][0]}] <= 0 ? 0.0f : " if ends else ""}${kept}_base[${kept}_offset + (${steps} & 1) * ${plane} + line + k];
         ${store(1, f"{kept}_last", out, f"d * {pd} + b * {pb} + k * {pe}", yt)}
 %  endif
 % endfor

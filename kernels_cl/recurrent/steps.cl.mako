@@ -15,11 +15,12 @@ Tensors  products: pitches (step, sequence, element), elements [direction][gate]
          q (scales): scratch, [direction][share][sequence][row + LINE], rounded states, each with its worth
          h, c: scratch, [step parity][direction][sequence][row]; rh, z (gru): [direction][sequence][row]
          extras: late_bias (direction, hidden), lengths (sequence), peepholes (direction, gate * hidden),
-                 scales (direction, gate * hidden): states are rounded to bytes, weights are integers.
+                 mask (step, sequence), scales (direction, gate * hidden): states are rounded to bytes, weights are integers.
                 With a dot, panels hold four elements in an int and, last in a pass, the weights' sums
          outputs: every, last_state, last_cell: pitches (step, direction, sequence, element)
 Index    sequence b at step t reads products[backward ? length[b] - 1 - t : t, b], and writes every there;
-         behind its length every is 0 and the state stays; of length 0, last_state and last_cell are 0
+         behind its length every is 0 and the state stays; of length 0, last_state and last_cell are 0.
+         Where its mask is 0, every is the state, which stays
 Launch   global (directions * parts * shares * helpers)
 Params   name | wg | kind, functions, backward, input_forget: as clnn/ops/recurrent has them
          hidden | row: elements of a state in scratch | steps | batch
@@ -46,7 +47,8 @@ Tunables vw {1,2,4,8,16}   lanes: neighbouring hidden units
 <%
     xt, (x_t, x_b, _) = products
     wt, V, unit = weights_type, vec_type("float", vw), nv * vw
-    turns, phases, has_cell, masked = len(backward), len(passes), kind == "lstm", "lengths" in extras
+    turns, phases, has_cell, ends = len(backward), len(passes), kind == "lstm", "lengths" in extras
+    masked = ends or "mask" in extras
     summed = [[g for group in phase for g in group] for phase in passes]
     terms = -(-hidden // 4) if dot else hidden
     deep = terms + bool(dot)
@@ -101,10 +103,7 @@ ${ss.byte_sums(dot, group, nv, vw, mr, terms, row) if dot else ss.float_sums(wt,
 %  if rounds:
                 const float worth = q_kept[(b + r) * ${row + LINE} + ${row}];
 %  endif
-%  if masked:
-                const int length = clamp((int)lengths[(b + r) * ${extras["lengths"][1][0]}], 0, ${steps}), live = t < length;
-%  endif
-                const int place = ${gt.module.place(backward, masked, steps)};
+${gt.whereabouts(extras, backward, steps, "b + r")}
                 __global const ${cell(xt)} *x = products + place * ${x_t} + (b + r) * ${x_b} + d * ${gates * hidden};
                 for (int v = 0; v < ${nv}; ++v) {
                 const int j = slice * ${unit} + v * ${vw};
@@ -151,7 +150,7 @@ ${stored("h", "c")}
 <%def name="stored(h, c)">\
 <% h_new, c_new, y = ("h_new", "c_new", "y") if masked else ("h", "c", "h") %>\
 %  if masked:
-                const ${V} h_new = live ? h : h_old, y = live ? h : (${V})(0.0f);
+                const ${V} h_new = live ? h : h_old, y = ${f"live ? h : ({V})(0.0f)" if ends else "h_new"};
                 ${f"const {V} c_new = live ? c : c_old;" if has_cell else ""}
 %  endif
                 ${store(vw, h_new, "h_to", "line + j", "float")}
@@ -167,7 +166,7 @@ ${stored("h", "c")}
 %   for out, value in (("last_state", h_new), ("last_cell", c_new)):
 %    if out in outputs:
 <% yt, (_, pd, pb, _) = outputs[out] %>\
-                    const ${V} ${out}_ = ${f"length ? {value} : ({V})(0.0f)" if masked else value};
+                    const ${V} ${out}_ = ${f"length ? {value} : ({V})(0.0f)" if ends else value};
                     ${put(yt, f"{out}_", out, f"d * {pd} + (b + r) * {pb} + j")}
 %    endif
 %   endfor

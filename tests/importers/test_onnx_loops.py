@@ -1,4 +1,4 @@
-"""Loops that are LSTM layers: they become such, and give the same; all others stay loops."""
+"""Loops that are recurrent layers: they become such, and give the same; all others stay loops."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import helper, numpy_helper, parser
+from onnx import TensorProto, helper, numpy_helper, parser
+from written_layers import Way, drawn, mutated, written
+from written_layers import feeds as feeds_of
 
 import clnn
 from clnn.importers.onnx.load import load_model
@@ -124,7 +126,8 @@ def feeds(batch: int, steps: int) -> dict[str, np.ndarray]:
 
 def kinds(model: onnx.ModelProto) -> list[str]:
     proto, _ = load_model(model)
-    return [node.op_type for node in proto.graph.node if node.op_type in ("Loop", "LSTM")]
+    known = ("Loop", "RNN", "GRU", "LSTM")
+    return [node.op_type for node in proto.graph.node if node.op_type in known]
 
 
 WAYS = [
@@ -199,3 +202,112 @@ def test_rows_that_have_no_sequences_stay_in_a_loop(device):
         got = session(given)
     for value, want in zip(model.graph.output, other.run(None, given), strict=True):
         np.testing.assert_allclose(got[value.name], want, 0, 1e-5, err_msg=value.name)
+
+
+def check(device: str, model: onnx.ModelProto, fed: list[dict[str, np.ndarray]]) -> bool:
+    """Compare a model with onnxruntime, where that takes it; return whether it did, each time."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    try:
+        other = onnxruntime.InferenceSession(
+            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+        wanted = [other.run(None, given) for given in fed]
+    except Exception:  # onnxruntime's errors have no class in common
+        return False
+    names = [value.name for value in other.get_outputs()]
+    with clnn.compile_model(model, device=device) as session:
+        for given, want in zip(fed, wanted, strict=True):
+            got = session(given)
+            for name, array in zip(names, want, strict=True):
+                assert got[name].dtype == array.dtype, name
+                bound = 1e-5 * max(1, np.abs(array).max(initial=0))
+                np.testing.assert_allclose(got[name], array, 0, bound, err_msg=name)
+    return True
+
+
+def sizes(way: Way) -> list[tuple[int, int]]:
+    """Return batches and steps: others than the way's where its steps are open, or one state is for all."""
+    if way.counted == "constant":
+        return [(1, way.steps), (3, way.steps)]
+    return [(1, way.steps), (3, way.steps), (2, way.steps + 3)]
+
+
+SEEDS = [pytest.param(k, marks=[pytest.mark.exhaustive] * (k >= 24)) for k in range(160)]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_layers_by_chance(device, seed):
+    way = drawn(seed)
+    model = written(way)
+    kind = "GRU" if way.kind == "LATE" else way.kind
+    assert kinds(model) == [kind] * way.layers, way
+    fed = [feeds_of(way, *size) for size in sizes(way)]
+    for size in range(0 if check(device, model, fed) else len(fed)):
+        check(device, model, fed[size : size + 1])
+
+
+KINDS = [
+    (kind, mask) for kind in ("RNN", "GRU", "LATE", "LSTM") for mask in ("", "where", "products")
+]
+
+
+@pytest.mark.parametrize(("kind", "mask"), KINDS)
+def test_layers_of_every_kind(device, kind, mask):
+    for shown in ("states", "zeros", "held") if mask else ("states",):
+        way = Way(kind, mask, shown, layers=2, seed=7)
+        assert check(device, written(way), [feeds_of(way, *size) for size in sizes(way)])
+
+
+MUTANTS = [pytest.param(k, marks=[pytest.mark.exhaustive] * (k >= 6)) for k in range(60)]
+
+
+@pytest.mark.parametrize("seed", MUTANTS)
+def test_what_is_almost_a_layer_is_computed_as_it_is_written(device, seed):
+    """One operator or input of a layer is another: what onnxruntime takes, it computes alike."""
+    way = drawn(seed)
+    for k in range(12):
+        model = mutated(written(way), 100 * seed + k)
+        if "Loop" not in kinds_or_nothing(model):
+            check(device, model, [feeds_of(way, 3, way.steps)])
+
+
+def kinds_or_nothing(model: onnx.ModelProto) -> list[str]:
+    try:
+        return kinds(model)
+    except clnn.ClnnError:
+        return ["Loop"]  # it is no valid model
+
+
+def test_mutants_are_loops_and_layers():
+    """Some mutants stay loops, and some are layers of another kind: neither test is empty."""
+    found = [kinds_or_nothing(mutated(written(drawn(k)), k)) for k in range(60)]
+    assert sum("Loop" in f for f in found) > 10
+    assert sum("Loop" not in f for f in found) > 2
+
+
+def test_a_mask_that_is_no_truth_value_stays_in_a_loop():
+    """Products by a number and by what is left of 1 mix states unless the number is 0 or 1."""
+    way = Way("GRU", "difference", seed=3)
+    model = written(way)
+    assert kinds(model) == ["GRU"]
+    for node in model.graph.node:
+        if node.op_type == "Not":
+            node.CopyFrom(
+                helper.make_node("Cast", [node.input[0]], list(node.output), to=TensorProto.FLOAT)
+            )
+    equal = next(n for n in model.graph.node if n.op_type == "Equal")
+    equal.CopyFrom(helper.make_node("Mul", list(equal.input), list(equal.output)))
+    assert kinds(model) == ["Loop"]
+
+
+def test_a_sequence_of_fewer_rows_than_turns_is_refused(device):
+    """A loop of a constant number of turns reads that many rows, or fails."""
+    way = Way("RNN", counted="constant", steps=6)
+    model = written(way)
+    model.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "T"
+    assert kinds(model) == ["RNN"]
+    more, fewer = feeds_of(way, 2, 9), feeds_of(way, 2, 5)
+    assert check(device, model, [more])
+    with clnn.compile_model(model, device=device) as session, pytest.raises(clnn.ClnnError):
+        session(fewer)

@@ -28,6 +28,10 @@ def show(name: str | bytes) -> str:
     return repr(name if len(name) <= _SHOWN else name[: _SHOWN - 3] + "...")
 
 
+OWN_DOMAIN = "clnn"
+"""Of nodes that other nodes are made into, and that ONNX has not: clnn/ops says what they mean."""
+
+
 def default_domain(domain: str) -> str:
     """Return the domain with ONNX's two spellings of its own made one."""
     return domain or "ai.onnx"

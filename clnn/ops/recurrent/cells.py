@@ -11,7 +11,7 @@ from clnn.records import dataclass
 from clnn.types import Array
 
 # Inputs and outputs of a layer.
-PRODUCTS, WEIGHTS, LATE_BIAS, LENGTHS, STATE, CELL, PEEPHOLES, SCALES = range(8)
+PRODUCTS, WEIGHTS, LATE_BIAS, LENGTHS, STATE, CELL, PEEPHOLES, SCALES, MASK = range(9)
 STATES, LAST_STATE, LAST_CELL = range(3)
 
 Chain = tuple[PostOp, ...]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import cast
+from dataclasses import replace
 
 import numpy as np
 
@@ -16,8 +16,8 @@ from clnn.ops.recurrent.spec import Recurrent
 from clnn.ops.shared.functions import PostOp
 from clnn.types import F32
 
-X, W, R, B, LENGTHS, STATE, CELL, PEEPHOLES = range(8)
-NAMES = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
+X, W, R, B, LENGTHS, STATE, CELL, PEEPHOLES, MASK = range(9)
+NAMES = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P", "mask")
 USUAL = {"RNN": ("Tanh",), "GRU": ("Sigmoid", "Tanh"), "LSTM": ("Sigmoid", "Tanh", "Tanh")}
 BACKWARD = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
 PLAIN = {name.lower(): name.lower() for name in ("Relu", "Sigmoid", "Softplus", "Softsign", "Tanh")}
@@ -38,16 +38,23 @@ def _layer(node: OnnxNode) -> list[Source]:
     return layer(node)
 
 
+@onnx_op("clnn::RNN", "clnn::GRU", "clnn::LSTM")
+def _masked_layer(node: OnnxNode) -> list[Source]:
+    """Import a layer with a mask, its ninth input, whatever the kind (see Recurrent)."""
+    return layer(replace(node, op_type=node.op_type.removeprefix("clnn::")), mask=MASK)
+
+
 def layer(
     node: OnnxNode,
     weights: Source = R,
     products: Source | None = None,
     scales: Source | None = None,
+    mask: Source | None = None,
 ) -> list[Source]:
     """Return the outputs of a layer.
 
     weights: R, where it is not the node's own input. products: those of X and W, without the bias,
-    where they are not of float32. scales: what integer weights are worth (Recurrent).
+    where they are not of float32. scales: what integer weights are worth. mask: which steps are (Recurrent).
     """
     backward = BACKWARD.get(str(node.attr("direction", "forward")))
     if backward is None:
@@ -70,9 +77,11 @@ def layer(
         bool(node.attr("layout", 0)),
         outputs,
     )
-    rest: list[Source] = [LENGTHS, STATE, *((CELL, PEEPHOLES) if is_lstm else ())]
-    given = [k if node.has(cast(int, k)) else None for k in rest]
-    emit = Emit(spec, [products, weights, late_bias, *given, *([] if scales is None else [scales])])
+    rest = (LENGTHS, STATE, *((CELL, PEEPHOLES) if is_lstm or mask is not None else ()))
+    given = [k if node.has(k) else None for k in rest]
+    more = [] if scales is None and mask is None else [scales]
+    more += [] if mask is None else [mask]
+    emit = Emit(spec, [products, weights, late_bias, *given, *more])
     return [emit.out(k) for k in range(len(outputs))]
 
 
@@ -123,7 +132,7 @@ def _check(node: OnnxNode, turns: int) -> None:
             "the steps of X."
         )
     for k, kind in enumerate(node.inputs):
-        if kind is not None and k != LENGTHS and kind.dtype != F32:
+        if kind is not None and k not in (LENGTHS, MASK) and kind.dtype != F32:
             raise Unsupported(f"{NAMES[k]} is {kind.dtype}; it must be float32")
 
 

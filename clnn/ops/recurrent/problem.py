@@ -12,6 +12,7 @@ from clnn.ops.recurrent.cells import (
     CELLS,
     LATE_BIAS,
     LENGTHS,
+    MASK,
     PEEPHOLES,
     PRODUCTS,
     SCALES,
@@ -23,7 +24,13 @@ from clnn.ops.recurrent.cells import (
 )
 from clnn.records import dataclass
 
-EXTRAS = {LATE_BIAS: "late_bias", LENGTHS: "lengths", PEEPHOLES: "peepholes", SCALES: "scales"}
+EXTRAS = {
+    LATE_BIAS: "late_bias",
+    LENGTHS: "lengths",
+    PEEPHOLES: "peepholes",
+    SCALES: "scales",
+    MASK: "mask",
+}
 FIRST = {STATE: "state", CELL: "cell"}
 NAMES = ("every", "last_state", "last_cell")  # of the outputs, in templates
 
@@ -82,6 +89,10 @@ class RecurrentProblem:
         """Pitches of the products: (step, sequence, element)."""
         return self._turned(self.node.input(PRODUCTS).layout.pitches, 0, 1)
 
+    def _extra_pitches(self, which: int) -> tuple[int, ...]:
+        pitches = self.node.input(which).layout.pitches
+        return self._turned(pitches, 0, 1) if which == MASK else pitches
+
     def first_pitches(self, which: int) -> tuple[int, ...]:
         """Pitches of a first state or cell: (direction, sequence, element)."""
         return self._turned(self.node.input(which).layout.pitches, 0, 1)
@@ -136,7 +147,7 @@ class RecurrentProblem:
             "batch": self.batch,
             "products": (self.ctype(PRODUCTS), self.product_pitches),
             "extras": {
-                name: (self.ctype(k), node.input(k).layout.pitches)
+                name: (self.ctype(k), self._extra_pitches(k))
                 for k, name in EXTRAS.items()
                 if node.has(k)
             },

@@ -17,6 +17,7 @@ from clnn.ops.recurrent.cells import (
     LAST_STATE,
     LATE_BIAS,
     LENGTHS,
+    MASK,
     PEEPHOLES,
     SCALES,
     STATE,
@@ -39,13 +40,16 @@ class Recurrent(OpSpec):
     hidden); of late_gru its bias behind the product (directions, hidden), or None; lengths (batch,) of
     int32, or None; first state and (lstm) cell (directions, batch, hidden), or None for zeros; peepholes
     (directions, 3 * hidden), or None; of an lstm with integer weights what a step of each row is worth
-    (directions, gates * hidden), or None. Outputs: those of `outputs` in this order: all states (steps,
-    directions, batch, hidden), the last state and the last cell (directions, batch, hidden).
+    (directions, gates * hidden), or None; a mask (steps, batch) of int32, or None. Outputs: those of
+    `outputs` in this order: all states (steps, directions, batch, hidden), the last state and the last cell
+    (directions, batch, hidden).
 
     cell: a key of CELLS. functions: for each direction its activations. backward: for each direction
     whether it begins with the last step. batch_first: all tensors have the batch as their first
     axis. A sequence ends after its length (held to 0 to steps): its states behind are zero, its last
-    state is that of its last step (zero where it has none), and backward it begins there.
+    state is that of its last step (zero where it has none), and backward it begins there. A step whose
+    mask is 0 leaves its sequence's state and cell as they are, and gives that state; there is a mask or
+    there are lengths.
     """
 
     cell: str
@@ -84,6 +88,7 @@ class Recurrent(OpSpec):
             CELL: last,
             PEEPHOLES: (turns, 3 * hidden),
             SCALES: (turns, gates * hidden),
+            MASK: x.shape[:2],
         }
         self._check(inputs, wanted)
         every = (batch, steps, turns, hidden) if self.batch_first else (steps, *last)
@@ -102,11 +107,16 @@ class Recurrent(OpSpec):
             "cell",
             "peepholes",
             "scales",
+            "mask",
         )
+        if len(inputs) > MASK and inputs[MASK] is not None and inputs[LENGTHS] is not None:
+            raise ShapeError(
+                f"{self.cell} has lengths and a mask; one of them says which steps are."
+            )
         for k, (given, name) in enumerate(zip(inputs, names, strict=False)):
             if given is None:
                 continue
-            dtype = I32 if k == LENGTHS else F32
+            dtype = I32 if k in (LENGTHS, MASK) else F32
             if given.dtype != dtype:
                 raise DTypeError(f"{name} of {self.cell} are {given.dtype}, must be {dtype}.")
             if k in wanted and given.shape != wanted[k]:
@@ -118,13 +128,15 @@ class Recurrent(OpSpec):
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         """Return the outputs, each sequence of each direction walked by itself with numpy."""
-        given = [*inputs, *[None] * 8][:8]
+        given = [*inputs, *[None] * 9][:9]
         x = required(given)
         x = np.swapaxes(x, 0, 1) if self.batch_first else x
         hidden = required(given, WEIGHTS).shape[2]
         steps, batch = x.shape[:2]
         shape = (self.directions, batch, hidden)
-        asked = given[LENGTHS]
+        asked, mask = given[LENGTHS], given[MASK]
+        mask = np.ones((1, 1)) if mask is None else mask.T if self.batch_first else mask
+        live = np.broadcast_to(mask != 0, (steps, batch))
         lengths = np.full(batch, steps) if asked is None else np.clip(asked, 0, steps)
         first = [self._direction_first(given[k], shape, x.dtype) for k in (STATE, CELL)]
         every = np.zeros((steps, *shape), x.dtype)
@@ -136,7 +148,8 @@ class Recurrent(OpSpec):
                     state, cell = first[0][d, b], first[1][d, b]
                     order = range(length - 1, -1, -1) if self.backward[d] else range(length)
                     for t in order:
-                        state, cell = step.run(parts[t, b], state, cell)
+                        if live[t, b]:
+                            state, cell = step.run(parts[t, b], state, cell)
                         every[t, d, b] = state
                     ran = length > 0 or asked is None
                     last[0][d, b], last[1][d, b] = (state, cell) if ran else (0, 0)

@@ -32,7 +32,7 @@ from clnn.plan.schedule import make_plan
 from clnn.runtime.device.device import select
 from clnn.runtime.run.session import Session
 from clnn.target import Target
-from clnn.types import F32, TensorType
+from clnn.types import F32, I32, TensorType
 
 pytestmark = pytest.mark.dealt
 
@@ -51,6 +51,53 @@ def run(device, cell, sizes, backward=FORWARD, lengths=None, given=True, **how):
 def test_directions(device, cell, backward):
     ran = run(device, cell, (40, 5, 3), backward)
     assert ran[-1].endswith("reference") or any(n.endswith("reference") for n in ran)
+
+
+def masked(cell, sizes, backward=FORWARD, given=True, batch_first=False):
+    """Return inputs of a layer of (hidden, steps, batch) with a mask: gaps, all and none of a sequence."""
+    _, steps, batch = sizes
+    inputs = arrays(cell, *sizes, len(backward), None, given, batch_first)
+    mask = np.random.default_rng(steps * batch).integers(0, 2, (steps, batch), np.int32)
+    mask[:, 0], mask[:, -1] = (1, 0) if batch > 1 else (mask[:, 0], mask[:, 0])
+    mask = np.where(mask, np.arange(steps, dtype=np.int32)[:, None] - steps, 0)  # any but 0 counts
+    return [*inputs, *[None] * (8 - len(inputs)), mask.T.copy() if batch_first else mask]
+
+
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("backward", [FORWARD, REVERSE, BOTH])
+@pytest.mark.parametrize(
+    ("sizes", "given", "batch_first"),
+    [((33, 6, 5), True, False), ((16, 7, 1), False, False), ((20, 4, 3), True, True)],
+)
+def test_masks(device, cell, backward, sizes, given, batch_first):
+    spec = layer(cell, backward, batch_first=batch_first)
+    inputs = masked(cell, sizes, backward, given, batch_first)
+    check_op(device, spec, inputs, consts=(1,), every=True)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("given", [True, False])
+def test_masks_of_one_step(device, cell, given):
+    ran = check_op(
+        device, layer(cell), masked(cell, (24, 1, 4), FORWARD, given), consts=(1,), every=True
+    )
+    assert not of_cpus(device) or any("once" in n for n in ran)
+
+
+def test_a_mask_of_ones_is_none():
+    spec, inputs = layer("lstm"), arrays("lstm", 8, 5, 3)
+    ones = [*inputs, None, np.ones((5, 3), np.int32)]
+    for a, b in zip(spec.reference(*inputs), spec.reference(*ones), strict=True):
+        assert np.array_equal(a, b)
+
+
+def test_a_mask_and_lengths_are_refused():
+    kinds = [None if a is None else TensorType(a.shape, F32) for a in masked("gru", (8, 5, 3))]
+    lengths, mask = TensorType((3,), I32), TensorType((5, 3), I32)
+    with pytest.raises(ShapeError, match="lengths and a mask"):
+        layer("gru").infer([*kinds[:3], lengths, *kinds[4:8], mask])
+    with pytest.raises(ShapeError, match=r"mask of gru are \(3, 5\), must be \(5, 3\)"):
+        layer("gru").infer([*kinds[:8], TensorType((3, 5), I32)])
 
 
 @pytest.mark.parametrize("cell", CELLS)
