@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import numpy as np
 import onnx
 import onnxruntime
@@ -12,6 +15,8 @@ from written_layers import feeds as feeds_of
 
 import clnn
 from clnn.importers.onnx.load import load_model
+from clnn.importers.onnx.loops import with_layers
+from clnn.runtime.stages.session import StagedSession
 
 HIDDEN, WIDTH = 5, 3
 OUTER = """
@@ -311,3 +316,118 @@ def test_a_sequence_of_fewer_rows_than_turns_is_refused(device):
     assert check(device, model, [more])
     with clnn.compile_model(model, device=device) as session, pytest.raises(clnn.ClnnError):
         session(fewer)
+
+
+def short(steps: int, *, more: Callable[[list[onnx.NodeProto]], None] = lambda nodes: None):
+    """Return a loop of a constant number of turns that is no layer: its state is normalised."""
+    way = replace(Way("GRU", counted="constant", seed=5), steps=steps)
+    model = written(way)
+    (body,) = [a.g for n in model.graph.node if n.op_type == "Loop" for a in n.attribute]
+    made = body.output[2].name
+    nodes = list(body.node)
+    (last,) = [n for n in nodes if made in n.output]
+    last.output[0] = "plain"
+    scale = numpy_helper.from_array(np.ones(way.hidden, np.float32), "scale")
+    body.initializer.append(scale)
+    place = nodes.index(last) + 1
+    nodes.insert(place, helper.make_node("LayerNormalization", ["plain", "scale"], [made]))
+    more(nodes)
+    del body.node[:]
+    body.node.extend(nodes)
+    onnx.checker.check_model(model)
+    return way, model
+
+
+@pytest.mark.parametrize("steps", [1, 7])
+def test_short_loops_are_their_turns_in_one_plan(device, steps):
+    way, model = short(steps)
+    assert kinds(model) == []
+    assert check(device, model, [feeds_of(way, 1, steps), feeds_of(way, 3, steps)])
+    with clnn.compile_model(model, device=device) as session:
+        assert not isinstance(session, StagedSession)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_short_loops_by_chance(device, seed):
+    """Of another operator or input than a layer has."""
+    ran = 0
+    for k in range(8):
+        way = replace(drawn(seed), counted="constant")
+        model = mutated(written(way), 100 * seed + k)
+        if kinds_or_nothing(model) == []:
+            ran += check(device, model, [feeds_of(way, 3, way.steps)])
+    assert ran or seed not in (0, 1, 2)
+
+
+def test_loops_of_many_turns_stay_loops(device):
+    way, model = short(90)
+    assert kinds(model) == ["Loop"]
+    assert check(device, model, [feeds_of(way, 2, 90)])
+
+
+def test_loops_of_random_numbers_stay_loops():
+    def more(nodes: list[onnx.NodeProto]) -> None:
+        nodes.append(helper.make_node("RandomNormalLike", ["plain"], ["noise"], seed=1.0))
+
+    assert kinds(short(4, more=more)[1]) == ["Loop"]
+
+
+def test_loops_of_no_turns_give_no_rows(device):
+    way, model = short(1)
+    (turns,) = [n.input[0] for n in model.graph.node if n.op_type == "Loop"]
+    (tensor,) = [t for t in model.graph.initializer if t.name == turns]
+    tensor.CopyFrom(numpy_helper.from_array(np.array(0), turns))
+    given = feeds_of(way, 2, 1)
+    with clnn.compile_model(model, device=device) as session:
+        got = session(given)
+    assert got["every"].shape[0] == 0
+    assert np.array_equal(got["last_h0"], given["first_h0"])
+
+
+CIRCLES = [(op, True) for op in ("Identity", "Add", "Not", "Cast", "Mul")]
+CIRCLES += [(op, False) for op in ("Transpose", "Slice", "Squeeze", "Not")]
+
+
+@pytest.mark.parametrize(("op", "inside"), CIRCLES)
+def test_nodes_that_wait_for_each_other_are_left_to_the_import(op, inside):
+    model = written(Way("LSTM", "products", seed=2))
+    graph = model.graph
+    if inside:
+        (graph,) = [a.g for n in graph.node if n.op_type == "Loop" for a in n.attribute]
+        graph.node.insert(0, helper.make_node("Identity", ["b"], ["a"]))
+        graph.node.insert(0, helper.make_node("Identity", ["a"], ["b"]))
+    for node in graph.node:
+        if node.op_type == op:
+            node.input[0] = node.output[0]
+    assert with_layers(model) is model
+
+
+def malformed(model: onnx.ModelProto, seed: int) -> onnx.ModelProto:
+    """Return a model of which nodes are not as their operators want them."""
+    rng = np.random.default_rng(seed)
+    (body,) = [a.g for n in model.graph.node if n.op_type == "Loop" for a in n.attribute]
+    others = ("Split", "Slice", "Squeeze", "Transpose", "Concat", "Clip", "Gather", "MatMul")
+    for _ in range(rng.integers(1, 4)):
+        graph = (model.graph, body)[rng.integers(2)]
+        node = graph.node[rng.integers(len(graph.node))]
+        what = rng.integers(5)
+        if what == 0 and node.input:
+            del node.input[rng.integers(len(node.input))]
+        elif what == 1 and graph.initializer:
+            tensor = graph.initializer[rng.integers(len(graph.initializer))]
+            shape = rng.integers(0, 4, rng.integers(0, 4))
+            data = rng.integers(-9, 9, tuple(shape))
+            tensor.CopyFrom(numpy_helper.from_array(data, tensor.name))
+        elif what == 2 and node.op_type != "Loop":
+            node.op_type = str(rng.choice(others))
+        elif what == 3 and node.op_type != "Loop":
+            del node.attribute[:]
+            node.attribute.append(helper.make_attribute("axis", int(rng.integers(-5, 9))))
+        elif graph.input:
+            graph.input[rng.integers(len(graph.input))].type.tensor_type.shape.dim.add()
+    return model
+
+
+def test_what_is_malformed_is_left_to_the_import():
+    for seed in range(400):
+        with_layers(malformed(written(drawn(seed % 60)), seed))

@@ -6,7 +6,7 @@ from dataclasses import replace
 from unittest import mock
 
 from harness import check_op
-from recurrent_layers import BOTH, FORWARD, REVERSE, arrays, layer, rounded_arrays
+from recurrent_layers import BOTH, FORWARD, REVERSE, arrays, layer, masked, rounded_arrays
 from simulator import DEVICE
 from table import add, put
 
@@ -35,6 +35,10 @@ for _cell in ("rnn", "gru", "late_gru", "lstm"):
     )
     case(f"{_cell}_once", _cell, (20, 1, 3), BOTH, (1, 0, 2), quick=CPU)
     case(f"{_cell}_once_plain", _cell, (32, 1, 1), given=False)
+    _about = {"consts": (1,), "every": True}
+    add(f"recurrent_{_cell}_masked", layer(_cell, BOTH), masked(_cell, (20, 3, 3), BOTH), **_about)
+    _inputs = masked(_cell, (20, 1, 3))
+    add(f"recurrent_{_cell}_once_masked", layer(_cell), _inputs, quick=CPU, **_about)
 case("batch_first", "lstm", (8, 2, 3), BOTH, LENGTHS, fields={"batch_first": True}, quick=("cpu",))
 case("last_cell", "lstm", (16, 2, 9), fields={"outputs": (2,), "input_forget": True})
 case("stored", "lstm", (20, 2, 2), REVERSE, (1, 2), dtype="f16", quick=("cpu",))

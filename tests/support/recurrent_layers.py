@@ -55,6 +55,16 @@ def arrays(cell, hidden, steps, batch, turns=1, lengths=None, given=True, batch_
     ]
 
 
+def masked(cell, sizes, backward=FORWARD, given=True, batch_first=False):
+    """Return inputs of a layer of (hidden, steps, batch) with a mask: gaps, all and none of a sequence."""
+    _, steps, batch = sizes
+    inputs = arrays(cell, *sizes, len(backward), None, given, batch_first)
+    mask = np.random.default_rng(steps * batch).integers(0, 2, (steps, batch), np.int32)
+    mask[:, 0], mask[:, -1] = (1, 0) if batch > 1 else (mask[:, 0], mask[:, 0])
+    mask = np.where(mask, np.arange(steps, dtype=np.int32)[:, None] - steps, 0)  # any but 0 counts
+    return [*inputs, *[None] * (8 - len(inputs)), mask.T.copy() if batch_first else mask]
+
+
 def rounded_arrays(
     hidden, steps, batch, backward=FORWARD, lengths=None, given=True, reach=255, **fields
 ):

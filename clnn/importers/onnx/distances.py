@@ -11,6 +11,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from clnn.importers.onnx.limits import default_domain
+from clnn.importers.onnx.order import is_ordered
 from clnn.importers.onnx.other_nodes import with_other_nodes
 
 MICROSOFT = "com.microsoft"
@@ -51,7 +52,8 @@ def _is_distance(node: onnx.NodeProto) -> bool:
     if body is None or attrs.pop("num_scan_inputs", 0) != 1 or any(any(v) for v in attrs.values()):
         return False
     fits = len(node.input) == len(node.output) == len(body.input) == len(body.output) == 2
-    return fits and bool(node.output[1]) and not body.sparse_initializer and _is_sum(body)
+    fits = fits and bool(node.output[1]) and not body.sparse_initializer and is_ordered(body)
+    return fits and _is_sum(body)
 
 
 def _is_sum(body: onnx.GraphProto) -> bool:

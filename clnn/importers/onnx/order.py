@@ -67,6 +67,19 @@ def _sorted_places(nodes: Sequence[onnx.NodeProto], needs: Sequence[set[int]]) -
     return order
 
 
+def is_ordered(graph: onnx.GraphProto) -> bool:
+    """Whether each node of a graph comes after what it reads of others there, and each makes names of its own."""
+    late = {name for node in graph.node for name in node.output if name}
+    count = sum(bool(name) for node in graph.node for name in node.output)
+    if len(late) < count:
+        return False
+    for node in graph.node:
+        if not late.isdisjoint(reads(node)):
+            return False
+        late -= set(node.output)
+    return True
+
+
 def reads(node: onnx.NodeProto) -> set[str]:
     """Return the names that a node reads, those that its graphs take from outside included."""
     names = set(node.input)

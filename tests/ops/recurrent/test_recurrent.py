@@ -12,6 +12,7 @@ from recurrent_layers import (
     TANH,
     arrays,
     layer,
+    masked,
     rounded_arrays,
 )
 from targets import GPU, generate_for
@@ -51,16 +52,6 @@ def run(device, cell, sizes, backward=FORWARD, lengths=None, given=True, **how):
 def test_directions(device, cell, backward):
     ran = run(device, cell, (40, 5, 3), backward)
     assert ran[-1].endswith("reference") or any(n.endswith("reference") for n in ran)
-
-
-def masked(cell, sizes, backward=FORWARD, given=True, batch_first=False):
-    """Return inputs of a layer of (hidden, steps, batch) with a mask: gaps, all and none of a sequence."""
-    _, steps, batch = sizes
-    inputs = arrays(cell, *sizes, len(backward), None, given, batch_first)
-    mask = np.random.default_rng(steps * batch).integers(0, 2, (steps, batch), np.int32)
-    mask[:, 0], mask[:, -1] = (1, 0) if batch > 1 else (mask[:, 0], mask[:, 0])
-    mask = np.where(mask, np.arange(steps, dtype=np.int32)[:, None] - steps, 0)  # any but 0 counts
-    return [*inputs, *[None] * (8 - len(inputs)), mask.T.copy() if batch_first else mask]
 
 
 @pytest.mark.parametrize("cell", CELLS)

@@ -108,7 +108,8 @@ def split_columns(node: onnx.NodeProto, name: str, width: int, names: Names) -> 
         each = -(-width // parts)
         sizes = [min(each, width - k * each) for k in range(parts)]
     begin = sum(int(s) for s in sizes[:place])
-    return begin, begin + int(sizes[place])
+    end = begin + int(sizes[place])
+    return (begin, end) if 0 <= begin <= end <= width else None
 
 
 class Sums:

@@ -11,7 +11,7 @@ from onnx import TensorProto
 from clnn.importers.onnx.limits import default_domain
 from clnn.importers.onnx.loops.names import NUMBER, Names, attribute
 from clnn.importers.onnx.loops.shapes import Extent, Shape, Shapes
-from clnn.importers.onnx.order import subgraphs
+from clnn.importers.onnx.order import is_ordered, subgraphs
 from clnn.records import dataclass
 
 ENDLESS = 2**31 - 1  # turns that no sequence has
@@ -49,14 +49,14 @@ class Chosen:
 
 
 def is_walk(node: onnx.NodeProto) -> bool:
-    """Whether a node is a loop of which more can be known: its body has no graphs inside."""
+    """Whether a node is a loop of which more can be known: its body has no graphs inside, and is in order."""
     bodies = [a.g for a in node.attribute if a.name == "body"]
     if node.op_type != "Loop" or default_domain(node.domain) != "ai.onnx" or len(bodies) != 1:
         return False
     body, count = bodies[0], len(node.input) - 2
     inside = [graph for inner in body.node for graph in subgraphs(inner)]
     fits = count >= 2 and len(body.input) == count + 2 and len(body.output) > count
-    return fits and not inside and not body.sparse_initializer
+    return fits and not inside and not body.sparse_initializer and is_ordered(body)
 
 
 @dataclass
