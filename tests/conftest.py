@@ -169,3 +169,11 @@ def shared_folder() -> Path:
             f"third-party test data is not there: no folder {folder.name} beside the checkout"
         )
     return folder
+
+
+@pytest.fixture
+def no_unrolling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loops stay loops however few turns they have."""
+    from clnn.importers.onnx import loops
+
+    monkeypatch.setattr(loops, "MOST", 0)

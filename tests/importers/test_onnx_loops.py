@@ -131,7 +131,7 @@ def feeds(batch: int, steps: int) -> dict[str, np.ndarray]:
 
 def kinds(model: onnx.ModelProto) -> list[str]:
     proto, _ = load_model(model)
-    known = ("Loop", "RNN", "GRU", "LSTM")
+    known = ("Loop", "Scan", "RNN", "GRU", "LSTM")
     return [node.op_type for node in proto.graph.node if node.op_type in known]
 
 
@@ -273,7 +273,7 @@ def test_what_is_almost_a_layer_is_computed_as_it_is_written(device, seed):
     way = drawn(seed)
     for k in range(12):
         model = mutated(written(way), 100 * seed + k)
-        if "Loop" not in kinds_or_nothing(model):
+        if not {"Loop", "Scan"} & set(kinds_or_nothing(model)):
             check(device, model, [feeds_of(way, 3, way.steps)])
 
 
@@ -286,9 +286,9 @@ def kinds_or_nothing(model: onnx.ModelProto) -> list[str]:
 
 def test_mutants_are_loops_and_layers():
     """Some mutants stay loops, and some are layers of another kind: neither test is empty."""
-    found = [kinds_or_nothing(mutated(written(drawn(k)), k)) for k in range(60)]
-    assert sum("Loop" in f for f in found) > 10
-    assert sum("Loop" not in f for f in found) > 2
+    found = [kinds_or_nothing(mutated(written(drawn(k)), k)) for k in range(100)]
+    assert sum(bool({"Loop", "Scan"} & set(f)) for f in found) > 10
+    assert sum(bool({"RNN", "GRU", "LSTM"} & set(f)) for f in found) > 2
 
 
 def test_a_mask_that_is_no_truth_value_stays_in_a_loop():
@@ -405,7 +405,8 @@ def test_nodes_that_wait_for_each_other_are_left_to_the_import(op, inside):
 def malformed(model: onnx.ModelProto, seed: int) -> onnx.ModelProto:
     """Return a model of which nodes are not as their operators want them."""
     rng = np.random.default_rng(seed)
-    (body,) = [a.g for n in model.graph.node if n.op_type == "Loop" for a in n.attribute]
+    loops = [n for n in model.graph.node if n.op_type in ("Loop", "Scan")]
+    (body,) = [a.g for n in loops for a in n.attribute if a.name == "body"]
     others = ("Split", "Slice", "Squeeze", "Transpose", "Concat", "Clip", "Gather", "MatMul")
     for _ in range(rng.integers(1, 4)):
         graph = (model.graph, body)[rng.integers(2)]
@@ -418,9 +419,9 @@ def malformed(model: onnx.ModelProto, seed: int) -> onnx.ModelProto:
             shape = rng.integers(0, 4, rng.integers(0, 4))
             data = rng.integers(-9, 9, tuple(shape))
             tensor.CopyFrom(numpy_helper.from_array(data, tensor.name))
-        elif what == 2 and node.op_type != "Loop":
+        elif what == 2 and node.op_type not in ("Loop", "Scan"):
             node.op_type = str(rng.choice(others))
-        elif what == 3 and node.op_type != "Loop":
+        elif what == 3 and node.op_type not in ("Loop", "Scan"):
             del node.attribute[:]
             node.attribute.append(helper.make_attribute("axis", int(rng.integers(-5, 9))))
         elif graph.input:

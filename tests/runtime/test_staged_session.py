@@ -271,6 +271,7 @@ def scan(axis, backwards):
     return typed(proto, value("h", (2, 4)), value("y", shape)), shape
 
 
+@pytest.mark.usefixtures("no_unrolling")
 @pytest.mark.parametrize("axis", [0, 1, 2])
 @pytest.mark.parametrize("backwards", [0, 1])
 def test_scan(device, axis, backwards):

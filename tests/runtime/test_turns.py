@@ -11,7 +11,6 @@ from onnx import TensorProto, helper
 from onnx_models import BOOL, INT64, ints, model, tensor, value
 
 import clnn
-from clnn.importers.onnx import loops
 from clnn.importers.onnx.stages.build import read_program
 from clnn.importers.onnx.stages.program import DeviceStage, Repeat
 
@@ -286,12 +285,6 @@ def agree(session, proto, feeds):
     for one in feeds:
         for got, want in zip(session.run(None, one), engine.run(None, one), strict=True):
             np.testing.assert_array_equal(got, want, strict=True)
-
-
-@pytest.fixture
-def no_unrolling(monkeypatch):
-    """Loops stay loops however few turns they have."""
-    monkeypatch.setattr(loops, "MOST", 0)
 
 
 @pytest.mark.usefixtures("no_unrolling")

@@ -22,7 +22,7 @@ class Way:
     the sequence's extent, a constant, or both. joined: inputs and states are multiplied as one. split: gates are
     cut from one product. lerp: a GRU adds a share of the difference. layers: cells of a turn. given: whether
     first states are inputs, zeros where not. one: whether one first state is for all sequences. turned: whether the
-    sequence has the batch first.
+    sequence has the batch first. scan: it is a Scan, not a Loop; back: from the last step to the first.
     """
 
     kind: str = "GRU"
@@ -36,6 +36,8 @@ class Way:
     given: bool = True
     one: bool = False
     turned: bool = False
+    scan: bool = False
+    back: bool = False
     functions: tuple[str, str] = ("Sigmoid", "Tanh")
     hidden: int = 5
     width: int = 3
@@ -63,6 +65,8 @@ def drawn(seed: int) -> Way:
         given=bool(one(True, False)),
         one=bool(one(True, False, False)),
         turned=bool(one(True, False, False)),
+        scan=bool(one(True, False, False)),
+        back=bool(one(True, False)),
         functions=one(
             ("Sigmoid", "Tanh"), ("Sigmoid", "Relu"), ("Clip", "Tanh"), ("Sigmoid", "Softsign")
         ),  # type: ignore[arg-type]
@@ -215,8 +219,8 @@ def written(way: Way) -> onnx.ModelProto:
     turns, limit = _turns(way, outer, "sound", way.turned)
     pairs = 2 if way.kind == "LSTM" else 1
     carried = [f"{n}{k}" for k in range(way.layers) for n in "hc"[:pairs]]
-    rows = body.add("Gather", x, "at", axis=1 if way.turned else 0)
-    mask = _mask(way, outer, body)
+    rows = "row" if way.scan else body.add("Gather", x, "at", axis=1 if way.turned else 0)
+    mask, steps = _mask(way, outer, body)
     state, width, after = rows, way.width, []
     for k in range(way.layers):
         made = Layer(way, outer, body, k).step(state, width, f"h{k}", f"c{k}")
@@ -240,6 +244,10 @@ def written(way: Way) -> onnx.ModelProto:
         before, handed = ["prev"], [shown]
     else:
         given, handed = [], []
+    if way.scan:
+        return _swept(
+            way, outer, body, (x, steps), (first, given), (carried, before), (after, handed, shown)
+        )
     nxt = body.add("Add", "at", body.constant(1, np.int32))
     more = _more(way, body, nxt, limit)
     ints, floats = TensorProto.INT32, TensorProto.FLOAT
@@ -275,6 +283,49 @@ def written(way: Way) -> onnx.ModelProto:
     return _model(way, outer, carried, names)
 
 
+def _swept(
+    way: Way,
+    outer: Graph,
+    body: Graph,
+    sequences: tuple[str, str],
+    given: tuple[list[str], list[str]],
+    states: tuple[list[str], list[str]],
+    made: tuple[list[str], list[str], str],
+) -> onnx.ModelProto:
+    """Return the model of a Scan."""
+    floats, holds = TensorProto.FLOAT, TensorProto.BOOL
+    (carried, before), (after, handed, shown) = states, made
+    inputs = [
+        helper.make_tensor_value_info(n, floats, [None, way.hidden]) for n in (*carried, *before)
+    ]
+    inputs.append(helper.make_tensor_value_info("row", floats, [None, way.width]))
+    if way.mask:
+        inputs.append(helper.make_tensor_value_info("holds", holds, None))
+    body.nodes.append(helper.make_node("Identity", [shown], [f"{shown}_row"]))
+    if (
+        handed and handed == before
+    ):  # onnxruntime's Scan loses what a body gives on under the same name
+        handed = [body.add("Identity", before[0])]
+    names = (*after, *handed, f"{shown}_row")
+    outputs = [helper.make_tensor_value_info(n, floats, [None, None]) for n in names]
+    graph = helper.make_graph(body.nodes, "turn", inputs, outputs, body.tensors)
+    swept = [n for n in sequences if n]
+    results = [*(f"last_{n}" for n in carried), *(f"end_{n}" for n in before), "every"]
+    node = helper.make_node(
+        "Scan",
+        [*given[0], *given[1], *swept],
+        results,
+        "walk",
+        body=graph,
+        num_scan_inputs=len(swept),
+        scan_input_axes=[int(way.turned), 0][: len(swept)],
+        scan_input_directions=[int(way.back)] * len(swept),
+        scan_output_directions=[int(way.back)],
+    )
+    outer.nodes.append(node)
+    return _model(way, outer, carried, ["", *results])
+
+
 def _turns(way: Way, outer: Graph, x: str, turned: bool) -> tuple[str, str]:
     """Return the most turns and what a turn compares itself with, "" where it does not."""
     if way.counted == "constant":
@@ -286,16 +337,18 @@ def _turns(way: Way, outer: Graph, x: str, turned: bool) -> tuple[str, str]:
     return outer.constant(2**31 - 1, np.int64), extent
 
 
-def _mask(way: Way, outer: Graph, body: Graph) -> str:
+def _mask(way: Way, outer: Graph, body: Graph) -> tuple[str, str]:
+    """Return which sequences have the step, and which steps are, outside; "" where all are."""
     if not way.mask:
-        return ""
+        return "", ""
     steps = outer.add("Not", outer.add("Equal", "ids", outer.constant(0, np.int64)))
     if body.rng.random() < 0.5:
         steps = outer.add("Transpose", steps, perm=[1, 0])
-        return body.add("Unsqueeze", body.add("Gather", steps, "at", axis=0), body.ints(-1))
+        row = "holds" if way.scan else body.add("Gather", steps, "at", axis=0)
+        return body.add("Unsqueeze", row, body.ints(-1)), steps
     steps = outer.add("Unsqueeze", steps, outer.ints(-1))
     steps = outer.add("Transpose", steps, perm=[1, 0, 2])
-    return body.add("Gather", steps, "at", axis=0)
+    return "holds" if way.scan else body.add("Gather", steps, "at", axis=0), steps
 
 
 def _chosen(way: Way, body: Graph, mask: str, new: str, old: str) -> str:
@@ -349,7 +402,7 @@ def _model(way: Way, outer: Graph, carried: list[str], names: list[str]) -> onnx
             helper.make_tensor_value_info(f"first_{n}", floats, [batch, way.hidden])
             for n in carried
         ]
-    outputs = [helper.make_tensor_value_info("count", TensorProto.INT32, [])]
+    outputs = [helper.make_tensor_value_info(n, TensorProto.INT32, []) for n in names[:1] if n]
     ranks = [2] * (len(names) - 2) + [3]
     outputs += [
         helper.make_tensor_value_info(n, floats, [None] * rank)
@@ -370,7 +423,7 @@ def mutated(model: onnx.ModelProto, seed: int) -> onnx.ModelProto:
     rng = np.random.default_rng(seed)
     made = onnx.ModelProto()
     made.CopyFrom(model)
-    loop = next(n for n in made.graph.node if n.op_type == "Loop")
+    loop = next(n for n in made.graph.node if n.op_type in ("Loop", "Scan"))
     body = next(a.g for a in loop.attribute if a.name == "body")
     place = int(rng.integers(len(body.node)))
     node = body.node[place]

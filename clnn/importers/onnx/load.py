@@ -125,7 +125,7 @@ def _loaded(model: Any, mapped: bool, split: Split) -> Loaded:
             "bytes or an onnx.ModelProto."
         )
     check_model(loaded.proto)
-    return replace(loaded, proto=with_places(with_distances(with_layers(loaded.proto))))
+    return replace(loaded, proto=with_places(with_layers(with_distances(loaded.proto))))
 
 
 def _read(path: Path, mapped: bool) -> memoryview:

@@ -19,7 +19,10 @@ TRUTHS = (
     *("Not", "And", "Or", "Xor", "IsNaN", "IsInf"),
     *("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"),
 )
-MOVED = ("Identity", "Cast", "Transpose", "Squeeze", "Unsqueeze", "ReverseSequence", "Reshape")
+MOVED = (
+    *("Identity", "Cast", "Transpose", "Squeeze", "Unsqueeze", "Reshape", "Expand"),
+    *("ReverseSequence", "Slice", "Gather"),
+)
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,7 @@ def is_walk(node: onnx.NodeProto) -> bool:
         return False
     body, count = bodies[0], len(node.input) - 2
     inside = [graph for inner in body.node for graph in subgraphs(inner)]
-    fits = count >= 2 and len(body.input) == count + 2 and len(body.output) > count
+    fits = count >= 1 and len(body.input) == count + 2 and len(body.output) > count
     return fits and not inside and not body.sparse_initializer and is_ordered(body)
 
 
