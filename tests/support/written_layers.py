@@ -22,7 +22,8 @@ class Way:
     the sequence's extent, a constant, or both. joined: inputs and states are multiplied as one. split: gates are
     cut from one product. lerp: a GRU adds a share of the difference. layers: cells of a turn. given: whether
     first states are inputs, zeros where not. one: whether one first state is for all sequences. turned: whether the
-    sequence has the batch first. scan: it is a Scan, not a Loop; back: from the last step to the first.
+    sequence has the batch first. scan: it is a Scan, not a Loop; back: from the last step to the first. single: there
+    is one sequence, and sums may lose the axis for it.
     """
 
     kind: str = "GRU"
@@ -38,6 +39,7 @@ class Way:
     turned: bool = False
     scan: bool = False
     back: bool = False
+    single: bool = False
     functions: tuple[str, str] = ("Sigmoid", "Tanh")
     hidden: int = 5
     width: int = 3
@@ -67,6 +69,7 @@ def drawn(seed: int) -> Way:
         turned=bool(one(True, False, False)),
         scan=bool(one(True, False, False)),
         back=bool(one(True, False)),
+        single=bool(one(True, False, False)),
         functions=one(
             ("Sigmoid", "Tanh"), ("Sigmoid", "Relu"), ("Clip", "Tanh"), ("Sigmoid", "Softsign")
         ),  # type: ignore[arg-type]
@@ -172,7 +175,12 @@ class Layer:
             both = body.add("Concat", row, h, axis=1)
             return self._product(both, width + hidden, count, bias=True)
         inputs = self._product(row, width, count, bias=True)
-        return body.add("Add", inputs, self._product(h, hidden, count))
+        if body.rng.random() < 0.3:
+            return body.add("Gemm", h, self.outer.random(hidden, count * hidden), inputs)
+        states = self._product(h, hidden, count)
+        if self.way.single and body.rng.random() < 0.5:
+            states = body.add("Squeeze", states, *[body.ints(0)][: body.rng.integers(2)])
+        return body.add("Add", inputs, states)
 
     def _product(self, name: str, rows: int, count: int, bias: bool = False) -> str:
         """Return a value times weights, which stand outside or in the body, as MatMul or Gemm."""
@@ -394,9 +402,10 @@ def _model(way: Way, outer: Graph, carried: list[str], names: list[str]) -> onnx
     floats = TensorProto.FLOAT
     batch = 1 if way.one else "B"
     steps = way.steps if way.counted == "constant" else "T"
-    inputs = [helper.make_tensor_value_info("sound", floats, ["B", steps, way.width])]
+    count = 1 if way.single else "B"
+    inputs = [helper.make_tensor_value_info("sound", floats, [count, steps, way.width])]
     if way.mask:
-        inputs.append(helper.make_tensor_value_info("ids", TensorProto.INT64, ["B", steps]))
+        inputs.append(helper.make_tensor_value_info("ids", TensorProto.INT64, [count, steps]))
     if way.given:
         inputs += [
             helper.make_tensor_value_info(f"first_{n}", floats, [batch, way.hidden])
@@ -439,6 +448,7 @@ def mutated(model: onnx.ModelProto, seed: int) -> onnx.ModelProto:
 
 def feeds(way: Way, batch: int, steps: int) -> dict[str, np.ndarray]:
     """Return inputs: ids with gaps, one of the sequences without any steps."""
+    batch = 1 if way.single else batch
     rng = np.random.default_rng(way.seed + batch)
     ids = rng.integers(0, 3, (batch, steps))
     ids[-1] = ids[-1] if batch == 1 else 0

@@ -109,6 +109,8 @@ class Layers:
             old = walk.body.source(chosen.old)
             if old == walk.carried[cell.state]:
                 return Shown(place)
+            if not walk.is_row(old):
+                continue
             if walk.outside(old):
                 return Shown(place, walk.outside(old))
             if old in walk.carried and walk.after[walk.carried.index(old)] == value:

@@ -6,7 +6,8 @@ where it has a name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from math import prod
 from typing import Any
 
 import onnx
@@ -237,7 +238,25 @@ def _reshape(shapes: Shapes, node: onnx.NodeProto, _: int) -> Shape | None:
     wanted = shapes.names.small(node.input[1]) if len(node.input) > 1 else None
     if wanted is None:
         return None
-    return tuple(int(e) if e > 0 else (node.output[0], a) for a, e in enumerate(wanted.ravel()))
+    extents = [int(e) for e in wanted.ravel()]
+    rest = _rest(shapes.of(node.input[0]), extents)
+    own = [(node.output[0], a) for a in range(len(extents))]
+    return tuple(
+        e if e > 0 else rest if e < 0 and rest is not None else o
+        for e, o in zip(extents, own, strict=True)
+    )
+
+
+def _rest(shape: Shape | None, wanted: Sequence[int]) -> Extent | None:
+    """Return the extent that -1 stands for, where the others are numbers and one extent at most is none."""
+    if shape is None or 0 in wanted or wanted.count(-1) != 1:
+        return None
+    names = [e for e in shape if not isinstance(e, int)]
+    here = prod(e for e in shape if isinstance(e, int))
+    there = -prod(wanted)
+    if names:
+        return names[0] if len(names) == 1 and here == there else None
+    return here // there if here % there == 0 else None
 
 
 def _layer(shapes: Shapes, node: onnx.NodeProto, k: int) -> Shape | None:

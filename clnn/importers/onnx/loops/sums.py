@@ -132,12 +132,21 @@ class Sums:
         found = None
         if node.op_type in ("Split", "Slice"):
             found = self._part(node, name)
+        elif node.op_type == "Squeeze":
+            found = self._squeezed(node)
         elif node.op_type == "MatMul":
             found = self._product(*node.input)
         elif node.op_type == "Gemm" and _is_plain(node):
             found = self._product(*node.input[:2])
-            found = found and [*found, *(Term("", n) for n in node.input[2:] if n)]
+            found = found and [*found, *(t for n in node.input[2:] if n for t in self.terms(n))]
         return found or [Term(name, "")]
+
+    def _squeezed(self, node: onnx.NodeProto) -> list[Term] | None:
+        """Return the terms of a sum over one row, that loses its first axis: it is added to such a sum all the same."""
+        terms = self.terms(node.input[0])
+        first = self.walk.body.axes(node) == [0] or (len(node.input) == 1 and not node.attribute)
+        wide = all(t.weights and self.width(t) != 1 for t in terms)
+        return terms if first and wide else None
 
     def width(self, term: Term) -> int:
         """Return the columns of a term, 1 where it is one number for all, 0 where that is not known."""

@@ -25,7 +25,8 @@ def unrolled(
     room: the most nodes.
     """
     turns, nodes = walk.turns, walk.graph.node
-    if not isinstance(turns, int) or not 0 < turns * len(nodes) <= room:
+    given = all(walk.node.input[2:])
+    if not isinstance(turns, int) or not given or not 0 < turns * len(nodes) <= room:
         return None
     known = onnx_importers()
     plain = all(n.op_type in known or n.op_type in ALWAYS for n in nodes)

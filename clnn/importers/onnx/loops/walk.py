@@ -101,6 +101,15 @@ class Walk:
             return self.kept[name]
         return "" if name in self.body.made else name
 
+    def is_row(self, name: str) -> bool:
+        """Whether a value that the body is given has two axes, as states have, or fewer."""
+        name = self.body.source(name)
+        for value in self.graph.input:
+            if value.name == name and value.type.tensor_type.HasField("shape"):
+                return len(value.type.tensor_type.shape.dim) <= 2
+        shape = self.shapes.of(self.outside(name))
+        return shape is not None and len(shape) <= 2
+
     def rows(self, name: str) -> Rows | None:
         """Return the sequence of which a value is this turn's row."""
         node = self.body.made_by(name, "Gather")
