@@ -345,6 +345,42 @@ def test_names_inside_hide_those_outside(device):
     np.testing.assert_array_equal(got["y"], np.float32([4, 23]))
 
 
+@pytest.mark.parametrize("turn", [(), (1,)])
+@pytest.mark.parametrize("going", [(), (1,)])
+@pytest.mark.parametrize("count", [12, None])
+def test_turn_and_condition_are_rows_where_the_body_says_so(any_device, turn, going, count):
+    """count: a constant, or an input."""
+    body = graph(
+        "body",
+        [
+            node("Identity", ["i"], ["row"]),
+            node("Identity", ["go"], ["went"]),
+            node("Identity", ["go"], ["seen"]),
+            node("Add", ["a", "a"], ["twice"]),
+        ],
+        [value("i", turn, INT64), value("go", going, BOOL), value("a", (2,))],
+        [
+            value("went", going, BOOL),
+            value("twice", (2,)),
+            value("row", None, INT64),
+            value("seen", None, BOOL),
+        ],
+    )
+    inputs = [value("a0", (2,)), *([] if count else [value("n", (), INT64)])]
+    given = [tensor("n", np.int64(count))] if count else []
+    loop = node("Loop", ["n", "", "a0"], ["last", "rows", "all"], body=body)
+    proto = model([loop], inputs, initializers=given, opset=17)
+    outputs = [value("last", (2,)), value("rows", None, INT64), value("all", None, BOOL)]
+    proto = typed(proto, *outputs)
+    feeds = {"a0": np.float32([1, 2])} | ({} if count else {"n": np.array(12)})
+    engine = onnxruntime.InferenceSession(proto.SerializeToString())
+    with clnn.compile_model(proto, any_device) as session:
+        got = session(feeds)
+    for name, want in zip(("last", "rows", "all"), engine.run(None, feeds), strict=True):
+        np.testing.assert_array_equal(got[name], want, strict=True)
+    assert got["rows"].shape == (12, *turn)
+
+
 def test_scan_outputs_of_different_shapes_are_refused(any_device):
     body = graph(
         "body",

@@ -111,8 +111,9 @@ class Execution:
         carried = list(given[2:])
         rows: list[list[Value]] = [[] for _ in step.empty]
         turn, turns = 0, self._turns(step.body, values)
+        shape, holds = (1,) * step.ranks[0], np.full((1,) * step.ranks[1], True)
         while going and (count is None or turn < count):
-            condition, *made = turns.run([np.array(turn, np.int64), np.array(True), *carried])
+            condition, *made = turns.run([np.full(shape, turn, np.int64), holds, *carried])
             going = _truth(step, condition)
             carried = made[: step.n_carried]
             for row, value in zip(rows, made[step.n_carried :], strict=True):

@@ -76,9 +76,13 @@ class Layers:
         others = [walk.after[k] for k, n in enumerate(walk.carried) if k not in known]
         others = [name for name in others if name not in walk.kept]
         shown = [self._shown(value) for value in (*others, *walk.scans)]
-        if any(s is None or (self._counts_steps(s) and self.opset < 11) for s in shown):
+        if any(s is None or self.opset < self._oldest(s) for s in shown):
             return False
         return all(self._batch(c) is not None for c in self.cells)
+
+    def _oldest(self, shown: Shown) -> int:
+        """Return the operator set that has what makes shown states."""
+        return 11 if self._counts_steps(shown) else 9 if shown.other else 1
 
     def _counts_steps(self, shown: Shown) -> bool:
         """Whether it must be known at each step whether there was one before."""
@@ -154,11 +158,7 @@ class Layers:
         turns = self.walk.turns
         if shape[0] == turns or not isinstance(turns, int):
             return name
-        bounds = [
-            self._tensor(f"{name}/{what}", np.array([value]))
-            for what, value in (("begin", 0), ("end", turns), ("axis", 0))
-        ]
-        first = self._made("Slice", [name, *bounds], f"{name}/first")
+        first = self._sliced(name, [(0, 0, turns)], f"{name}/first")
         # A sequence that is shorter has no such shape, which is said then.
         wanted = self._tensor(f"{name}/shape", np.array([turns] + [0] * (rank - 1)))
         return self._made("Reshape", [first, wanted], f"{name}/steps")

@@ -54,12 +54,14 @@ class _Turns:
             copy.CopyFrom(tensor)
             copy.name = shared[tensor.name]
             self.tensors.append(copy)
-        going = self._tensor("going", np.array(True))
+        # Whether there is a turn, and which one, are numbers, or rows of one where a body says so.
+        going = self._tensor("going", np.full((1,) * walk.declared(1), True))
         taken, made = [v.name for v in walk.graph.input], [v.name for v in walk.graph.output]
         carried = list(walk.node.input[2:])
         scans: list[list[str]] = [[] for _ in made[1 + len(carried) :]]
         for turn in range(turns):
-            given = [self._tensor(f"{turn}", np.array(turn, np.int64)), going, *carried]
+            number = np.full((1,) * walk.declared(0), turn, np.int64)
+            given = [self._tensor(f"{turn}", number), going, *carried]
             names = self._turn(turn, {**shared, **dict(zip(taken, given, strict=True))})
             carried = [names.get(n, n) for n in made[1 : 1 + len(carried)]]
             for rows, name in zip(scans, made[1 + len(carried) :], strict=True):

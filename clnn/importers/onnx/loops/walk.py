@@ -101,6 +101,10 @@ class Walk:
             return self.kept[name]
         return "" if name in self.body.made else name
 
+    def declared(self, place: int) -> int:
+        """Return how many axes an input of the body is said to have, 0 where it is not said."""
+        return len(self.graph.input[place].type.tensor_type.shape.dim)
+
     def is_row(self, name: str) -> bool:
         """Whether a value that the body is given has two axes, as states have, or fewer."""
         name = self.body.source(name)
@@ -196,7 +200,7 @@ class Walk:
         """Whether a value is the turn as a number without axes."""
         name = self.body.source(name, ("Identity", "Cast"))
         if name == self.graph.input[0].name:
-            return True
+            return not self.declared(0)
         place = self.carried.index(name) if name in self.carried else -1
         return place in self.counters and self.shapes.of(self.first(place)) == ()
 
@@ -210,6 +214,8 @@ class Walk:
         if len(found) > 1 and all(isinstance(e, int) for e in found):
             found = {min(e for e in found if isinstance(e, int))}
         turns = found.pop() if len(found) == 1 else None
+        if isinstance(turns, int) and turns < 1:
+            return None
         starts = turns is not None and all(self._holds(n, turns) for n in self._all(begins))
         return turns if starts else None
 

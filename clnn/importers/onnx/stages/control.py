@@ -84,7 +84,8 @@ class Controls:
             )
         program = self._settled(node, body, [HOST, HOST], carried, 1)
         scans = tuple(_declared(v) for v in list(body.output)[1 + count :])
-        return Repeat(**common, n_carried=count, body=program, empty=scans)
+        turn, going = (len(v.type.tensor_type.shape.dim) for v in body.input[:2])
+        return Repeat(**common, n_carried=count, ranks=(turn, going), body=program, empty=scans)
 
     def _scan(self, node: onnx.NodeProto, body: onnx.GraphProto, attrs: Any, common: Any) -> Step:
         batched = self.parting.opset == 8

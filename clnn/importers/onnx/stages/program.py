@@ -84,10 +84,12 @@ class Choice(Step):
 class Repeat(Step):
     """Loop: inputs are count, condition ("" for none) and `n_carried` carried values.
 
-    empty: type and shape of each scan output where the body never runs.
+    ranks: axes of the turn and of the condition that the body is given, each of one element. empty: type and
+    shape of each scan output where the body never runs.
     """
 
     n_carried: int = 0
+    ranks: tuple[int, int] = (0, 0)
     body: Program = field(default_factory=lambda: Program())
     empty: tuple[StageInput, ...] = ()
 
