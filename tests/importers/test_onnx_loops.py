@@ -460,3 +460,26 @@ def test_outputs_of_more_axes_than_states_stay_in_a_loop(device):
     row.type.tensor_type.shape.dim.add()
     assert "RNN" not in kinds(model)
     assert check(device, model, [feeds_of(way, 3, 4)])
+
+
+@pytest.mark.parametrize("op", ["Add", "And"])
+def test_sums_of_themselves_are_looked_at_once(op):
+    """Each of fifty nodes adds what the one before makes to itself: 2 ** 50 leaves."""
+    model = written(Way("LSTM", seed=2))
+    (body,) = [a.g for n in model.graph.node if n.op_type == "Loop" for a in n.attribute]
+    last = body.output[0].name if op == "And" else "h0"
+    chain = [
+        helper.make_node(op, [f"s{k - 1}" if k else last] * 2, [f"s{k}"], f"s{k}")
+        for k in range(50)
+    ]
+    if op == "And":
+        body.node.extend(chain)
+        body.output[0].name = "s49"
+        assert kinds(model) == ["LSTM"]
+        return
+    nodes = [*chain, *body.node]
+    for node in nodes[50:]:
+        node.input[:] = ["s49" if n == "h0" else n for n in node.input]
+    del body.node[:]
+    body.node.extend(nodes)
+    assert kinds(model) == ["Loop"]

@@ -130,6 +130,7 @@ def test_the_state_of_a_loop_stays_on_the_device(own_memory, copied, any_device,
     assert copied["in"] + sent == WIDE + (WIDE if turns else 0)  # x, and c once for all turns
 
 
+@pytest.mark.usefixtures("no_unrolling")
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("backwards", [0, 1])
 def test_scan(own_memory, any_device, axis, backwards):

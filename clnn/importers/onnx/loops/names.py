@@ -61,6 +61,21 @@ class Names:
             yield node.input[0], node.input[1]
             yield node.input[1], node.input[0]
 
+    def leaves(self, name: str, op_type: str) -> list[str]:
+        """Return what nodes of this operator make a value of, each once."""
+        found: list[str] = []
+        left, seen = [name], {name}
+        while left:
+            node = self.made_by(left[-1], op_type)
+            name = left.pop()
+            if node is None:
+                found.append(name)
+                continue
+            new = [n for n in node.input if n not in seen]
+            seen.update(new)
+            left += reversed(new)
+        return found
+
     def small(self, name: str) -> Array | None:
         """Return a constant of few elements."""
         tensor, node = self.tensors.get(name), self.makers.get(name)

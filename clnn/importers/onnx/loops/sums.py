@@ -14,6 +14,7 @@ from clnn.records import dataclass
 from clnn.types import Array
 
 Columns = tuple[int, int]
+MOST = 32  # terms of a sum
 CUTS = ("Identity", "Split", "Slice", "Squeeze", "Unsqueeze", "Transpose", "Reshape")
 
 
@@ -117,9 +118,16 @@ class Sums:
 
     def __init__(self, walk: Walk) -> None:
         self.walk, self.constants = walk, Constants(walk)
+        self._known: dict[str, list[Term]] = {}
 
     def terms(self, name: str) -> list[Term]:
-        """Return the terms of a value; one without weights where it is no sum that is known."""
+        """Return the terms of a value; one without weights where it is no sum that is known, or one of many."""
+        if name not in self._known:
+            found = self._terms(name)
+            self._known[name] = found if len(found) <= MOST else [Term(name, "")]
+        return self._known[name]
+
+    def _terms(self, name: str) -> list[Term]:
         body = self.walk.body
         name = body.source(name)
         node = body.makers.get(name)

@@ -221,10 +221,7 @@ class Walk:
 
     def _all(self, name: str) -> list[str]:
         """Return what all must hold for a truth value outside to hold."""
-        node = self.outer.made_by(name, "And") if name else None
-        if node is None:
-            return [name] if name else []
-        return [part for n in node.input for part in self._all(n)]
+        return self.outer.leaves(name, "And") if name else []
 
     def _holds(self, name: str, turns: Extent) -> bool:
         """Whether a truth value outside holds wherever there are turns."""
@@ -237,13 +234,8 @@ class Walk:
 
     def _parts(self, name: str) -> list[str]:
         """Return what all must hold for another turn; nothing where one follows as long as there are any."""
-        node = self.body.made_by(name, "And")
-        if node is not None:
-            return [part for n in node.input for part in self._parts(n)]
-        source = self.body.source(name)
-        if source == self.graph.input[1].name or self.is_one(source):
-            return []
-        return [source]
+        parts = map(self.body.source, self.body.leaves(name, "And"))
+        return [n for n in parts if n != self.graph.input[1].name and not self.is_one(n)]
 
     def _limit(self, name: str) -> Extent | None:
         """Return how many turns there are at most, None where a condition does not say that.
