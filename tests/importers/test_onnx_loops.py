@@ -248,8 +248,10 @@ def test_layers_by_chance(device, seed):
     kind = "GRU" if way.kind == "LATE" else way.kind
     assert kinds(model) == [kind] * way.layers, way
     fed = [feeds_of(way, *size) for size in sizes(way)]
-    for size in range(0 if check(device, model, fed) else len(fed)):
-        check(device, model, fed[size : size + 1])
+    # Of some sizes onnxruntime takes not all: one first state beside several sequences.
+    if not check(device, model, fed):
+        ran = [check(device, model, [given]) for given in fed]
+        assert any(ran)
 
 
 KINDS = [
@@ -483,3 +485,45 @@ def test_sums_of_themselves_are_looked_at_once(op):
     del body.node[:]
     body.node.extend(nodes)
     assert kinds(model) == ["Loop"]
+
+
+def one_sequence(swap: Callable[[onnx.GraphProto], None]) -> onnx.ModelProto:
+    """Return a layer of one sequence, something of whose loop is changed."""
+    model = written(Way("RNN", single=True, seed=11))
+    (body,) = [a.g for n in model.graph.node if n.op_type == "Loop" for a in n.attribute]
+    swap(body)
+    return model
+
+
+def test_states_that_lose_their_axis_stay_in_a_loop():
+    """Of a sum that lost the axis of its one sequence, the state has one axis from the second turn on."""
+
+    def squeezed(body: onnx.GraphProto) -> None:
+        (last,) = [n for n in body.node if n.op_type == "Tanh"]
+        place = list(body.node).index(last)
+        body.node.insert(place, helper.make_node("Squeeze", [last.input[0]], ["flat"], "squeezed"))
+        last.input[0] = "flat"
+
+    assert kinds(one_sequence(lambda body: None)) == ["RNN"]
+    assert kinds(one_sequence(squeezed)) == ["Loop"]
+
+
+@pytest.mark.parametrize("kind", ["RNN", "GRU", "LSTM"])
+def test_a_layer_of_the_own_domain_without_a_mask_is_refused(any_device, kind):
+    gates = {"RNN": 1, "GRU": 3, "LSTM": 4}[kind]
+    weights = [
+        numpy_helper.from_array(np.ones((1, gates * 4, width), np.float32), name)
+        for name, width in (("W", 3), ("R", 4))
+    ]
+    node = helper.make_node(kind, ["x", "W", "R"], ["y"], hidden_size=4, domain="clnn")
+    graph = helper.make_graph(
+        [node],
+        "own",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [5, 2, 3])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        weights,
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("clnn", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    with pytest.raises(clnn.ClnnError, match="mask"):
+        clnn.compile_model(model, any_device)

@@ -21,7 +21,6 @@ from clnn.importers.espdl.model import is_espdl
 from clnn.importers.onnx.checks import check_model
 from clnn.importers.onnx.distances import with_distances
 from clnn.importers.onnx.from_espdl import proto_of
-from clnn.importers.onnx.loops import with_layers
 from clnn.importers.onnx.text_labels import with_places
 from clnn.importers.onnx.wire import separate
 from clnn.records import dataclass
@@ -125,7 +124,16 @@ def _loaded(model: Any, mapped: bool, split: Split) -> Loaded:
             "bytes or an onnx.ModelProto."
         )
     check_model(loaded.proto)
-    return replace(loaded, proto=with_places(with_layers(with_distances(loaded.proto))))
+    return replace(loaded, proto=with_places(_with_layers(with_distances(loaded.proto))))
+
+
+def _with_layers(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model without the loops that are layers or few turns; what finds these is imported for loops alone."""
+    if not any(node.op_type in ("Loop", "Scan") for node in model.graph.node):
+        return model
+    from clnn.importers.onnx.loops import with_layers
+
+    return with_layers(model)
 
 
 def _read(path: Path, mapped: bool) -> memoryview:

@@ -41,6 +41,8 @@ def _layer(node: OnnxNode) -> list[Source]:
 @onnx_op("clnn::RNN", "clnn::GRU", "clnn::LSTM")
 def _masked_layer(node: OnnxNode) -> list[Source]:
     """Import a layer with a mask, its ninth input, whatever the kind (see Recurrent)."""
+    if not node.has(MASK):
+        raise Unsupported("it has no mask (input 8), which layers of this domain have")
     return layer(replace(node, op_type=node.op_type.removeprefix("clnn::")), mask=MASK)
 
 

@@ -31,8 +31,7 @@ MALFORMED = (IndexError, ValueError, TypeError, ZeroDivisionError, RecursionErro
 def with_layers(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a model whose loops are RNN, GRU and LSTM nodes, or their turns; the model where all stay loops."""
     opset = {default_domain(o.domain): o.version for o in model.opset_import}.get("ai.onnx", 0)
-    loops = any(n.op_type in ("Loop", "Scan") for n in model.graph.node)
-    if opset < OLDEST or not loops or not is_ordered(model.graph):
+    if opset < OLDEST or not is_ordered(model.graph):
         return model
     names = Names(model.graph)
     shapes = Shapes(names)

@@ -178,7 +178,7 @@ class Cells:
                 rows.append(term)
             else:
                 return None
-        if len(rows) != 1 or len(states) != 1:
+        if len(rows) != 1 or len(states) != 1 or (rows[0].flat and states[0].flat):
             return None
         return Gate(rows[0], states[0], tuple(biases))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -24,13 +25,14 @@ class Term:
 
     factor: the value, "" of a constant alone. weights: the constant, "" of any other value. columns: of the
     constant, None for all. part: whether the factor is all that is multiplied (0), or the first (1) or second
-    (2) of two side by side.
+    (2) of two side by side. flat: the product has lost the axis of its one sequence.
     """
 
     factor: str
     weights: str
     columns: Columns | None = None
     part: int = 0
+    flat: bool = False
 
 
 class Constants:
@@ -154,7 +156,7 @@ class Sums:
         terms = self.terms(node.input[0])
         first = self.walk.body.axes(node) == [0] or (len(node.input) == 1 and not node.attribute)
         wide = all(t.weights and self.width(t) != 1 for t in terms)
-        return terms if first and wide else None
+        return [replace(t, flat=True) for t in terms] if first and wide else None
 
     def width(self, term: Term) -> int:
         """Return the columns of a term, 1 where it is one number for all, 0 where that is not known."""
@@ -202,7 +204,7 @@ class Sums:
         if self.width(term) == 1:
             return term
         first = term.columns[0] if term.columns else 0
-        return Term(term.factor, term.weights, (first + columns[0], first + columns[1]), term.part)
+        return replace(term, columns=(first + columns[0], first + columns[1]))
 
 
 def _is_plain(node: onnx.NodeProto) -> bool:

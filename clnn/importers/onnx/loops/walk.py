@@ -145,7 +145,7 @@ class Walk:
                 mask = self._truth(gate)
                 for other, old in self.body.both(right, "Mul") if mask else ():
                     rest = self._truth(other)
-                    if mask and rest and rest.rows == mask.rows and rest.turned != mask.turned:
+                    if mask and rest == Truth(mask.rows, not mask.turned, mask.rank):
                         return _of(mask, new, old)
         return None
 
