@@ -208,6 +208,17 @@ def test_tiles_fit_the_registers(vector: int, most: int) -> None:
     assert chosen is not None and chosen.mr * chosen.nv + chosen.nv + 1 <= most
 
 
+def test_tiles_of_sixteen_registers_fill_them_with_few_loads() -> None:
+    """Of equal estimates 4 pixels by 3 vectors load 7 values for 12 products, 6 by 2 load 8."""
+    extents = Extents(112, 112, 96, 8, flat=True, registers=16)
+    best = conv_tiles(extents)[0][1]
+    assert (best.mr, best.nv) == (4, 3)
+    fewer = conv_tiles(replace(extents, registers=15))
+    assert all(t.mr * t.nv + t.nv + 1 <= 15 for _, t in fewer)
+    limbs = conv_tiles(replace(extents, weight_limbs=2, registers=32))
+    assert all(2 * (t.mr * t.nv + t.nv) + 1 <= 32 for _, t in limbs)
+
+
 @pytest.mark.parametrize("vector", [8, 16])
 def test_half_rate_is_that_of_the_widest_vectors(any_device, monkeypatch, vector: int) -> None:
     """Where kernels have narrower ones, what was measured of the widest says nothing of them."""

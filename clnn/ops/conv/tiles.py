@@ -79,6 +79,7 @@ class Tiles:
 
 # Tiles of a mode and a number of vectors that are worth a measurement; flat ones stand for both others.
 CANDIDATES = {"row": 4, "pointer": 4, "flat": 8}
+FEW = 16  # registers, which tiles of 4 pixels by 3 vectors fill with fewer loads than others need
 POINTERS = 8  # addresses that general registers hold
 FEW_POINTERS, MANY_POINTERS = (
     0.93,
@@ -118,10 +119,15 @@ def _tiles(extents: Extents) -> list[tuple[float, Tile]]:
         (score, tile)
         for nv in (1, 2, 3, 4)
         if nv <= vectors
-        for tile in _shapes(extents, nv, vw, (registers - 2) // nv - 1)
+        for tile in _shapes(extents, nv, vw, (registers - _spare(extents, nv)) // nv - 1)
         if (score := _score(extents, vectors, tile)) > 0
     ]
     return sorted(scored, key=lambda pair: -pair[0])
+
+
+def _spare(extents: Extents, nv: int) -> int:
+    """Return the registers that hold neither sums nor weights: an input's, and one that few can do without."""
+    return 1 if extents.registers == FEW and extents.weight_limbs == 1 and nv > 1 else 2
 
 
 def _shapes(extents: Extents, nv: int, vw: int, most: int) -> list[Tile]:
