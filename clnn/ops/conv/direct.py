@@ -32,6 +32,7 @@ from clnn.types import I8, I16, STORED_BF16, U8, DType
 SWAPPED_ORDER_COST = 1.04  # cost of the group order that the size of the weights speaks against
 TILES_BESIDE = 8  # register tiles that are worth a measurement beside work-groups' tiles
 PACKED_TYPES = {2: "short", 4: "char"}  # of weights, by how many are packed
+WHOLE_COST = 1.7  # of products of whole numbers one by one, with AVX2: a multiplication in two steps, and a sum
 PLAIN_PACKING = 4  # cost of packed products in C against an instruction for them
 MADD_PACKING = {2: 1.2, 4: 3.3}  # of x86's vpmaddwd, which adds two, by how many are packed
 PAIRS_PACKING = 1.4  # of it where weights are packed as its pairs
@@ -204,7 +205,8 @@ def tile_cost(problem: ConvProblem, dot: Dot, tile: Tile) -> float:
 def _products(problem: ConvProblem, dot: Dot) -> float:
     """Return the steps that each output element takes a core, for all images and groups."""
     steps = problem.taps * problem.ic * problem.group * problem.batch
-    return steps * dot.cycles / problem.target.compute_units
+    whole = "x86_madd" in problem.target.features and dot == ONE and problem.arith.acc == "int"
+    return steps * dot.cycles * (WHOLE_COST if whole else 1.0) / problem.target.compute_units
 
 
 def _variant(

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from dp4a import dp4a_in_c
-from harness import check_op, rng
+from harness import check_op, rng, single_node
 
 from clnn.arith.quantised import Requantised, Sums, Written
 from clnn.codegen import render as codegen
@@ -17,9 +17,12 @@ from clnn.ops.conv.row_packing import reach_beyond, takes_rows
 from clnn.ops.conv.spec import Conv2d
 from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.window import Window
+from clnn.plan.layouts import Hints
+from clnn.plan.schedule import make_plan
 from clnn.runtime.device.device import select
 from clnn.runtime.device.target import target_of
 from clnn.runtime.run import planning
+from clnn.target import Target
 from clnn.types import F32, I8, I16, U8, TensorType
 
 pytestmark = pytest.mark.dealt  # kernels that are slow to build
@@ -277,6 +280,22 @@ def test_rows_of_few_channels(device, channels, window, x):
     orders = {"i0": (0, *range(2, len(size) + 2), 1)}
     ran = check_op(device, Conv2d(window, 1, (), arith), case, consts=(1, 2), orders=orders)
     assert any(name.endswith("4_blocks") or "4_pixels" in name for name in ran), ran
+
+
+@pytest.mark.parametrize("window", [Window((7, 7), (2, 2), (1, 1), (3, 3), (3, 3)), SAME])
+def test_rows_are_packed_where_single_products_take_two_steps(window):
+    """With AVX2 whole numbers are multiplied in two steps, pairs of shorts in one."""
+    arith = requantised(64, 77, products=3 * int(np.prod(window.kernel)))
+    case = inputs(np.uint8, np.int8, 3, 64, window, size=(56, 56))
+    graph = single_node(Conv2d(window, 1, (), arith), case, consts=(1, 2))
+    hints = Hints(orders={"i0": (0, 2, 3, 1)})
+    names = {}
+    for features in (frozenset({"x86_madd"}), frozenset()):
+        plan = make_plan(graph, Target("cpu", 8, features=features), hints=hints)
+        convs = [step.variant.name for step in plan.scheduled if "conv2d" in step.variant.name]
+        (names[features],) = convs
+    assert "_row_madd4_" in names[frozenset({"x86_madd"})], names
+    assert "madd" not in names[frozenset()], names
 
 
 def test_rows_that_are_not_packed():
