@@ -193,12 +193,15 @@ def test_pooling(device, dtype, size):
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8])
 def test_images_with_channels_last(device, dtype):
-    """As onnxruntime writes quantised networks for itself."""
+    """As onnxruntime writes quantised networks for itself.
+
+    Weights have 7 bits: with more, its sums of pairs leave 16 bits on processors without VNNI, and are cut off there.
+    """
     feeds, consts = {"x": integers((2, 7, 9, 6), dtype, 1)}, {}
     names = ("x", "w", "y")
     for name, kind in zip(names, (dtype, np.int8, dtype), strict=True):
         consts[f"{name}s"], consts[f"{name}z"] = pair(kind, ord(name))
-    consts |= {"w": integers((8, 3, 3, 2), np.int8, 2), "wz": np.zeros((), np.int8)}
+    consts |= {"w": integers((8, 3, 3, 2), np.int8, 2) // 2, "wz": np.zeros((), np.int8)}
     consts |= {"ys": np.array(37.5, F), "b": rng(3).integers(-9999, 9999, 8, np.int32)}
     window = {"strides": [2, 1], "pads": [1, 0, 1, 1], "domain": MICROSOFT}
     order = ["x", "xs", "xz", "w", "ws", "wz", "ys", "yz", "b"]
