@@ -40,7 +40,9 @@ def even(image):
 # Operands of vpmaddwd, shorts in vectors of ints: of four bytes those at even places, and those at odd ones.
 EVEN = "{x} & (int{n})(0x00ff00ff)", "as_int{n}(as_short{m}({w}) << (short{m})8 >> (short{m})8)"
 ODD = "as_int{n}(as_ushort{m}({x}) >> (ushort{m})8)", "as_int{n}(as_short{m}({w}) >> (short{m})8)"
-ADDED = '{{{{ int{{n}} pair_; {{asm}}("vpmaddwd %3, %2, %1; vpaddd %1, %0, %0" : "+x"({{acc}}), "=&x"(pair_) : "x"({}), "x"({})); }}}}'
+# The sum is an instruction of its own, or compilers add products before it, for which they lack registers.
+ADDED = ('{{{{ int{{n}} pair_; {{asm}}("vpmaddwd %2, %1, %0" : "=x"(pair_) : "x"({}), "x"({})); '
+         '{{asm}}("vpaddd %2, %1, %0" : "=x"({{acc}}) : "x"({{acc}}), "x"(pair_)); }}}}')
 MADD = {"pairs": ADDED.format(EVEN[0], "{w}"), 4: f"{ADDED.format(*EVEN)} {ADDED.format(*ODD)}", 2: ADDED.format("{x}", "{w}")}
 def of_limb(dot, x, limb):
     """The input that a limb of the weights is multiplied with."""
