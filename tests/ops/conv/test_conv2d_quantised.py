@@ -282,11 +282,12 @@ def test_rows_of_few_channels(device, channels, window, x):
     assert any(name.endswith("4_blocks") or "4_pixels" in name for name in ran), ran
 
 
+@pytest.mark.parametrize("x", [np.uint8, np.int8])
 @pytest.mark.parametrize("window", [Window((7, 7), (2, 2), (1, 1), (3, 3), (3, 3)), SAME])
-def test_rows_are_packed_where_single_products_take_two_steps(window):
+def test_rows_are_packed_where_single_products_take_two_steps(window, x):
     """With AVX2 whole numbers are multiplied in two steps, pairs of shorts in one."""
     arith = requantised(64, 77, products=3 * int(np.prod(window.kernel)))
-    case = inputs(np.uint8, np.int8, 3, 64, window, size=(56, 56))
+    case = inputs(x, np.int8, 3, 64, window, size=(56, 56))
     graph = single_node(Conv2d(window, 1, (), arith), case, consts=(1, 2))
     hints = Hints(orders={"i0": (0, 2, 3, 1)})
     names = {}
