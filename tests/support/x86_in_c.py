@@ -19,6 +19,7 @@ BODIES = {
     "vpmaddwd": "for (int k = 0; k < 4; ++k)"
     " d.i[4 * p + k] = (int)x.h[8 * p + 2 * k] * (int)y.h[8 * p + 2 * k]"
     " + (int)x.h[8 * p + 2 * k + 1] * (int)y.h[8 * p + 2 * k + 1];",
+    "vpaddd": "for (int k = 4 * p; k < 4 * p + 4; ++k) d.i[k] = x.i[k] + y.i[k];",
     "vpackssdw": "for (int k = 0; k < 4; ++k) { d.h[8 * p + k] = convert_short_sat(x.i[4 * p + k]);"
     " d.h[8 * p + 4 + k] = convert_short_sat(y.i[4 * p + k]); }",
     "vpackuswb": "for (int k = 0; k < 8; ++k) { d.u[16 * p + k] = convert_uchar_sat(x.h[8 * p + k]);"
