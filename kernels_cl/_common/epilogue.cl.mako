@@ -11,8 +11,8 @@ NaN propagates: comparisons are written so that a NaN operand comes out, but of 
 Wide vectors of floats are those of CPUs; there 1 + exp(x), of which the logistic functions are made, is
 written out: 2^(x log2 e) as a power of two, from the bits of a sum that rounds to whole numbers, times a
 polynomial of what is left, within 3e-7 of itself. It is infinite from x = 88.4 on. gelu(x) is there
-relu(x) - a 2^p(a), a = |x|, where the polynomial p is log2 of the normal distribution's upper tail, within
-1.2e-7 of x; from a = 6 on the tail is 0. Of 16 floats AVX-512 has tables (_common/gelu). Sine, cosine and tangent
+relu(x) - a p(a)^4, a = |x| / 2, where the polynomial p is the fourth root of twice the normal distribution's upper
+tail, within 1.7e-7 of x; from |x| = 5.64 on p is 0. Of 16 floats AVX-512 has tables (_common/gelu). Sine, cosine and tangent
 of floats are functions of _common/trigonometry: some drivers let one element of a vector spoil the others.
 byte_steps(step, v, width, load, saturated): a function of bytes (of_bytes in functions.py), whose parameters are the
 kernel's scale0, inverse0, scale1, ... (_common/scales), of the float variable v; it becomes steps of the result
@@ -124,18 +124,14 @@ LOGISTIC = {
     )
 }
 GELU = (
-    "{{ const {D} a = fabs({v}) > {T}(6.0f) ? {T}(6.0f) : fabs({v}); "
-    "{D} tail = fma(a, {T}(-1.3809682e-6f), {T}(2.28088247e-5f)); "
-    "tail = fma(tail, a, {T}(-1.12639187e-4f)); tail = fma(tail, a, {T}(-2.99846259e-4f)); "
-    "tail = fma(tail, a, {T}(0.00725495955f)); tail = fma(tail, a, {T}(-0.0526133552f)); "
-    "tail = fma(tail, a, {T}(-0.459174365f)); tail = fma(tail, a, {T}(-1.15110886f)); "
-    "tail = fma(tail, a, {T}(-0.99999994f)); "
-    "const {D} whole = tail + {T}(12582912.0f); const {D} rest = tail - (whole - {T}(12582912.0f)); "
-    "{D} power = fma(rest, {T}(0.001326472731f), {T}(0.009671512991f)); "
-    "power = fma(power, rest, {T}(0.055507335812f)); power = fma(power, rest, {T}(0.240222424269f)); "
-    "power = fma(power, rest, {T}(0.693147003651f)); power = fma(power, rest, {T}(1.0f)); "
-    "power *= as_{D}((as_{I}(whole) + 127) << 23); power = a < {T}(6.0f) ? power : {T}(0); "
-    "{v} = fma({v} < {T}(0) ? {v} : -a, power, {v} < {T}(0) ? {T}(0) : {v}); }}"
+    "{{ const {D} h = {T}(0.5f) * {v}; const {D} a = fabs(h) > {T}(2.875f) ? {T}(2.875f) : fabs(h); "
+    "{D} tail = fma(a, {T}(-0.0010418608f), {T}(0.008939336f)); "
+    "tail = fma(tail, a, {T}(-0.023529315f)); tail = fma(tail, a, {T}(-0.0011566861f)); "
+    "tail = fma(tail, a, {T}(0.07208318f)); tail = fma(tail, a, {T}(0.044291034f)); "
+    "tail = fma(tail, a, {T}(-0.23879316f)); tail = fma(tail, a, {T}(-0.3989401f)); "
+    "tail = fma(tail, a, {T}(1.0f)); tail = tail < {T}(0) ? {T}(0) : tail; "
+    "tail *= tail; tail *= tail; "
+    "{v} = fma(h < -a ? h : -a, tail, {v} < {T}(0) ? {T}(0) : {v}); }}"
 )
 def rational(function, over):
     """The text of a quotient of polynomials; over: what becomes of it, `made`."""

@@ -1,8 +1,7 @@
 <%doc>
 gelu(x) of 16 floats, where AVX-512 looks up 16 numbers at once: relu(x) - a q(a), a = |x|, where q is the normal
 distribution's upper tail, a polynomial of 5th degree around each multiple of 0.4 from 0 to 6, within 3e-8; from
-5.8 on it is 0. Two and a fifth times as fast as a polynomial of the tail's logarithm, which is there for other
-compilers, and for vectors of other widths.
+5.8 on it is 0. Other compilers, and vectors of other widths, have a polynomial of _common/epilogue.
 
 text(other, width)    what becomes of the variable v of so many floats, for str.format; other: the text
                       without the instruction
