@@ -14,6 +14,7 @@ import clnn
 from clnn import compile as compiling
 from clnn.cache.store import Store
 from clnn.errors import ModelError
+from clnn.runtime.process import background
 from clnn.runtime.run import kept_shapes
 from clnn.runtime.run.kept_shapes import MODELS, PIECES, SHAPES
 from clnn.runtime.run.open_ports import KnownPorts
@@ -51,10 +52,15 @@ FEEDS = [
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
-    """The entries of a kind in a cache of its own, to which shapes are written at once."""
+    """The entries of a kind in a cache of its own, to which shapes are written at once.
+
+    What a test leaves to be written is written before the next one, whose cache would get it.
+    """
     monkeypatch.setenv("CLNN_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(kept_shapes, "BEHIND_S", 0.0)
-    return lambda kind: Store(kind=kind).entries()
+    yield lambda kind: Store(kind=kind).entries()
+    for jobs in [jobs for jobs in background._all if jobs._needed]:
+        jobs.wait()
 
 
 @pytest.fixture
