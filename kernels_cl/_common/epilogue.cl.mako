@@ -9,8 +9,8 @@ NaN propagates: comparisons are written so that a NaN operand comes out, but of 
 0 for it as ONNX has it. Integers wrap.
 
 Wide vectors of floats are those of CPUs; there 1 + exp(x), of which the logistic functions are made, is
-written out: 2^(x log2 e) as a power of two, from the bits of a sum that rounds to whole numbers, times a
-polynomial of what is left, within 3e-7 of itself. It is infinite from x = 88.4 on. gelu(x) is there
+written out: a power of two, from the bits of a sum that rounds to whole numbers, times a polynomial of what
+is left, within 4.3e-7 of itself. It is infinite from x = 88.4 on. gelu(x) is there
 relu(x) - a p(a)^4, a = |x| / 2, where the polynomial p is the fourth root of twice the normal distribution's upper
 tail, within 1.7e-7 of x; from |x| = 5.64 on p is 0. Of 16 floats AVX-512 has tables (_common/gelu). Sine, cosine and tangent
 of floats are functions of _common/trigonometry: some drivers let one element of a vector spoil the others.
@@ -103,24 +103,33 @@ SIGNED.update({
 })
 UNSIGNED = dict(INTEGER)
 UNSIGNED.update({"abs": ";", "relu": ";"})
-# below = 1 + exp(-held): 127 more than the whole number are the bits of its power of two
+# below = 1 + a power, of a whole number and the rest: 127 more than that number are the bits of its own power of two
+HELD = "{{D}} held = {x}; held = held > {{T}}({most}f) ? {{T}}({most}f) : held; held = held < {{T}}({least}f) ? {{T}}({least}f) : held; "
 BELOW = (
-    "{D} held = {x}; held = held > {T}(88.0f) ? {T}(88.0f) : held; "
-    "held = held < {T}(-89.0f) ? {T}(-89.0f) : held; "
-    "const {D} whole = fma(held, {T}(-1.44269504f), {T}(12583039.0f)); "
-    "{D} rest = fma(held, {T}(-1.44269504f), {T}(12583039.0f) - whole); "
-    "rest = fma(held, {T}(-1.925963e-8f), rest); "
-    "{D} power = fma(rest, {T}(0.001326472731f), {T}(0.009671512991f)); "
-    "power = fma(power, rest, {T}(0.055507335812f)); power = fma(power, rest, {T}(0.240222424269f)); "
-    "power = fma(power, rest, {T}(0.693147003651f)); power = fma(power, rest, {T}(1.0f)); "
-    "const {D} below = fma(power, as_{D}(as_{I}(whole) << 23), {T}(1.0f));"
+    "{{D}} power = fma(rest, {{T}}({4}f), {{T}}({3}f)); power = fma(power, rest, {{T}}({2}f)); "
+    "power = fma(power, rest, {{T}}({1}f)); power = fma(power, rest, {{T}}({0}f)); "
+    "power = fma(power, rest, {{T}}(1.0f)); "
+    "const {{D}} below = fma(power, as_{{D}}(as_{{I}}(whole) << 23), {{T}}(1.0f));"
+)
+# e^-x, within 4.3e-7 of itself: 2.7e-7 where x is at most 20
+OF_E = (
+    HELD.format(x="{x}", most=88.0, least=-89.0)
+    + "const {D} whole = fma(held, {T}(-1.44269504f), {T}(12583039.0f)); "
+    "const {D} rest = fma({T}(12583039.0f) - whole, {T}(0.693147182f), -held); "
+    + BELOW.format(0.99999976, 0.49999151, 0.16667636, 0.04189793, 0.008290315)
+)
+# 2^x, where x was rounded before: sums find the rest
+OF_TWO = (
+    HELD.format(x="{x}", most=128.0, least=-126.9)
+    + "const {D} whole = held + {T}(12583039.0f); const {D} rest = held - (whole - {T}(12583039.0f)); "
+    + BELOW.format(0.693147, 0.24022242, 0.055507336, 0.009671513, 0.0013264727)
 )
 LOGISTIC = {
-    fn: "{{ " + BELOW.replace("{x}", x) + " {v} = " + over + " / below; }}"
-    for fn, x, over in (
-        ("sigmoid", "{v}", "{T}(1.0f)"),
-        ("swish", "{p0} * {v}", "{v}"),
-        ("gelu_tanh", "{T}(1.59576912160573073f) * ({v} + {T}(0.044715f) * {v} * {v} * {v})", "{v}"),
+    fn: "{{ " + text.replace("{x}", x) + " {v} = " + over + " / below; }}"
+    for fn, text, x, over in (
+        ("sigmoid", OF_E, "{v}", "{T}(1.0f)"),
+        ("swish", OF_E, "{p0} * {v}", "{v}"),
+        ("gelu_tanh", OF_TWO, "{v} * fma({v} * {v}, {T}(-0.10294324f), {T}(-2.3022082f))", "{v}"),
     )
 }
 GELU = (
