@@ -38,6 +38,7 @@ from clnn.runtime.run.open_session import OpenSession
 from clnn.runtime.run.session import Session
 from clnn.runtime.run.universal import asks_for_set
 from clnn.runtime.run.watch import timeout_of
+from clnn.runtime.stages.on_device import functions_on
 from clnn.runtime.stages.session import StagedSession
 from clnn.runtime.stages.valued import ValuedSession
 from clnn.settings import warn_unknown
@@ -162,7 +163,8 @@ def compile_staged(
             ports = ports_of(part, None)
             return _compile_open(part, device, options, ports, opened=opened, close=close)
 
-    return StagedSession(program, *ports_of(model, shapes), stage, opened.info.title, exchange)
+    ports, own = ports_of(model, shapes), functions_on(opened, timeout_of(options))
+    return StagedSession(program, *ports, stage, opened.info.title, exchange, own)
 
 
 def _compile_open(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import case_any_shape
+import case_boxes
 import case_elements
 import case_espdl
 import case_fixed
@@ -26,6 +27,7 @@ __all__ = ["CASES", "MODULES", "Case", "jobs"]
 
 MODULES = (
     case_any_shape,
+    case_boxes,
     case_elements,
     case_espdl,
     case_fixed,

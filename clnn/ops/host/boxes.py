@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 
 from clnn.ops.host.registry import HostNode, host_op
 from clnn.types import Array
 
 CHUNK = 256  # candidates that are compared with each other at once
+Stay = Callable[[Array, Array, np.float32, int], Array]
 
 
 @host_op("NonMaxSuppression")
-def _non_max_suppression(
+def _non_max_suppression(node: HostNode, *inputs: Array) -> Array:
+    return selected(stay_by_numpy, node, *inputs)
+
+
+def selected(
+    stay: Stay,
     node: HostNode,
     boxes: Array,
     scores: Array,
@@ -19,7 +27,10 @@ def _non_max_suppression(
     overlap: Array | None = None,
     lowest: Array | None = None,
 ) -> Array:
-    """Return (batch, class, box) of what is kept; of equal scores the lower box comes first."""
+    """Return (batch, class, box) of what is kept; of equal scores the lower box comes first.
+
+    stay: tells which boxes stay, as stay_by_numpy does.
+    """
     count = 0 if most is None else int(most.reshape(-1)[0])
     limit = np.float32(0.0 if overlap is None else overlap.reshape(-1)[0])
     if not 0 <= limit <= 1:
@@ -28,19 +39,23 @@ def _non_max_suppression(
     if count <= 0:
         return rows[0]
     with np.errstate(all="ignore"):  # coordinates may be infinite, or none
-        for image in range(scores.shape[0]):
+        for image, lines in enumerate(scores):
             corners = _corners(boxes[image], bool(node.attr("center_point_box", 0)))
-            for kind in range(scores.shape[1]):
-                line = scores[image, kind]
-                places = np.arange(len(line))
-                if lowest is not None:
-                    places = places[line > np.float32(lowest.reshape(-1)[0])]
-                places = places[np.argsort(-line[places], kind="stable")]
-                kept = places[_kept(corners[places], limit, count)]
+            places = [_by_falling_score(line, lowest) for line in lines]
+            for kind, kept in enumerate(_kept(stay, [corners[p] for p in places], limit, count)):
+                which = places[kind][kept]
                 rows.append(
-                    np.stack([np.full_like(kept, image), np.full_like(kept, kind), kept], 1)
+                    np.stack([np.full_like(which, image), np.full_like(which, kind), which], 1)
                 )
     return np.concatenate(rows).astype(np.int64)
+
+
+def _by_falling_score(line: Array, lowest: Array | None) -> Array:
+    """Return the places of scores above the lowest; of equal ones the lower place comes first."""
+    places = np.arange(len(line))
+    if lowest is not None:
+        places = places[line > np.float32(lowest.reshape(-1)[0])]
+    return np.asarray(places[np.argsort(-line[places], kind="stable")])
 
 
 def _corners(boxes: Array, centred: bool) -> Array:
@@ -53,17 +68,44 @@ def _corners(boxes: Array, centred: bool) -> Array:
     return np.concatenate([low, high], 1)
 
 
-def _kept(boxes: Array, limit: np.float32, count: int) -> Array:
-    """Return which boxes, by falling score, overlap none that is kept before.
+def _kept(stay: Stay, lists: Sequence[Array], limit: np.float32, count: int) -> list[Array]:
+    """Return which boxes of each list, by falling score, overlap none of it that is kept before.
 
     Boxes are compared with those of their own cluster only.
     """
+    parts = [_grouped(boxes) for boxes in lists]
+    ends = np.cumsum([0, *(len(order) for order, _, _ in parts)])
+    if not parts or not ends[-1]:
+        return [order for order, _, _ in parts]
+    begins = [begins + end for (_, begins, _), end in zip(parts, ends[:-1], strict=True)]
+    rows = np.concatenate([rows for _, _, rows in parts], 1)
+    stays = stay(rows, np.append(np.concatenate(begins), ends[-1]), limit, count)
+    found = np.split(stays, ends[1:-1])
+    return [np.sort(o[s])[:count] for (o, _, _), s in zip(parts, found, strict=True)]
+
+
+def _grouped(boxes: Array) -> tuple[Array, Array, Array]:
+    """Return the order of boxes by clusters, where each cluster begins, and rows in that order."""
     clusters = max((_clusters(boxes, axis) for axis in (0, 1)), key=lambda c: c.max(initial=0))
     order = np.argsort(clusters, kind="stable")  # within a cluster by score
-    parts = np.split(order, np.flatnonzero(np.diff(clusters[order])) + 1)
-    overlaps = Overlaps(boxes, limit)
-    kept = [p if len(p) < 2 else _keep(p, overlaps, count) for p in parts]
-    return np.sort(np.concatenate(kept))[:count]
+    begins = np.flatnonzero(np.diff(clusters[order], prepend=-1))
+    extents = boxes[:, 2:] - boxes[:, :2]
+    return order, begins, np.stack([*boxes.T, extents[:, 0] * extents[:, 1]])[:, order]
+
+
+def stay_by_numpy(rows: Array, begins: Array, limit: np.float32, most: int) -> Array:
+    """Return (boxes), true for boxes that share at most `limit` of their union with any that stays before them.
+
+    rows: (5, boxes) lower y, lower x, upper y, upper x, and area, one group of boxes behind the other, of
+    which each is compared with its own alone. begins: (groups + 1) where each begins, and the end. most: how
+    many of a group may stay.
+    """
+    stays, overlaps = np.full(rows.shape[1], True), Overlaps(rows, limit)
+    for begin, end in zip(begins[:-1].tolist(), begins[1:].tolist(), strict=True):
+        if end - begin > 1:
+            places = np.arange(begin, end)
+            stays[begin:end] = np.isin(places, _keep(places, overlaps, most), assume_unique=True)
+    return stays
 
 
 def _clusters(boxes: Array, axis: int) -> Array:
@@ -99,15 +141,13 @@ def _keep(boxes: Array, overlaps: Overlaps, count: int) -> Array:
 class Overlaps:
     """Which of the boxes share more than `limit` of their union, up to CHUNK with up to CHUNK.
 
-    boxes: (boxes, 4) as _corners returns. An empty box overlaps none, nor does one of NaN: it shares
+    rows: as in stay_by_numpy. An empty box overlaps none, nor does one of NaN: it shares
     0 or NaN. Steps are written into the same few arrays, which the nearest caches hold.
     """
 
-    def __init__(self, boxes: Array, limit: np.float32) -> None:
-        self._limit = limit
-        extents = boxes[:, 2:] - boxes[:, :2]
-        self._rows = np.stack([*boxes.T, extents[:, 0] * extents[:, 1]])
-        self._scratch = [np.empty((CHUNK, CHUNK), boxes.dtype) for _ in range(3)]
+    def __init__(self, rows: Array, limit: np.float32) -> None:
+        self._limit, self._rows = limit, rows
+        self._scratch = [np.empty((CHUNK, CHUNK), rows.dtype) for _ in range(3)]
 
     def __call__(self, left: Array, right: Array) -> Array:
         """Return (left, right) for places of boxes, true where two overlap."""

@@ -51,10 +51,12 @@ def _topk(node: HostNode, x: Array, count: Array | None = None) -> tuple[Array, 
     wanted = int(node.attrs["k"] if count is None else count.reshape(-1)[0])
     if not 0 <= wanted <= x.shape[axis]:
         raise ValueError(f"the top {wanted} of {x.shape[axis]} elements do not exist")
-    lines = np.moveaxis(x, axis, -1)
+    is_last = axis in (-1, x.ndim - 1)
+    lines = x if is_last else np.moveaxis(x, axis, -1)
     places = _best(lines, wanted, bool(node.attr("largest", 1)))
-    best = np.take_along_axis(lines, places, -1)
-    return np.moveaxis(best, -1, axis).copy(), np.moveaxis(places, -1, axis).copy()
+    found = np.take_along_axis(lines, places, -1), places
+    best, where = (a if is_last else np.moveaxis(a, -1, axis) for a in found)
+    return best.copy(), where.copy()
 
 
 def _best(lines: Array, wanted: int, largest: bool) -> Array:
@@ -64,18 +66,24 @@ def _best(lines: Array, wanted: int, largest: bool) -> Array:
     """
     extent = lines.shape[-1]
     if extent < LONG_LINE or wanted * 4 > extent or not wanted:
-        ranks = np.unique(lines, return_inverse=True)[1].reshape(lines.shape)
-        order = np.argsort(-ranks if largest else ranks, axis=-1, kind="stable")
-        return order[..., :wanted].astype(np.int64)
+        return _in_order(lines, largest)[..., :wanted]
     last = extent - wanted if largest else wanted - 1
     ends = np.partition(lines, last, -1)[..., last : last + 1]
     near = ~(lines < ends) if largest else ~(lines > ends)
     result = np.empty((*lines.shape[:-1], wanted), np.int64)
     for index in np.ndindex(lines.shape[:-1]):
         places = np.flatnonzero(near[index])
-        ranks = np.unique(lines[index][places], return_inverse=True)[1]
-        result[index] = places[np.argsort(-ranks if largest else ranks, kind="stable")[:wanted]]
+        result[index] = places[_in_order(lines[index][places], largest)[:wanted]]
     return result
+
+
+def _in_order(lines: Array, largest: bool) -> Array:
+    """Return the places of each line's elements in order, as int64; ranks stand for what has no negative, or NaN."""
+    ranks = lines
+    if lines.dtype.kind != "f" or np.isnan(lines).any():
+        ranks = np.unique(lines, return_inverse=True)[1].reshape(lines.shape)
+    order = np.argsort(-ranks if largest else ranks, axis=-1, kind="stable")
+    return order.astype(np.int64, copy=False)
 
 
 @host_op("Range")

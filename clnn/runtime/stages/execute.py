@@ -6,6 +6,7 @@ What only the device reads are DeviceArrays, where there is an Exchange; the hos
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from clnn.importers.onnx.stages.program import (
     Step,
     Sweep,
 )
-from clnn.ops.host.registry import Value
+from clnn.ops.host.registry import HostFunction, Value
 from clnn.runtime.run.handed import DeviceArray, Exchange, fetched
 from clnn.runtime.stages.prepared import Act, Prepared, Values, prepared
 from clnn.runtime.stages.turning import Turning, Turns
@@ -34,13 +35,17 @@ SHARED_FROM = 1 << 14  # bytes of an array from which on all runs of a body shar
 class Execution:
     """Runs programs. run_stage: runs one stage of the device on the values that it reads.
 
-    quick: of a Room.
+    quick: of a Room. own: as in prepared.
     """
 
     def __init__(
-        self, run_stage: RunAnyStage, quick: Quick, exchange: Exchange | None = None
+        self,
+        run_stage: RunAnyStage,
+        quick: Quick,
+        exchange: Exchange | None = None,
+        own: Mapping[str, HostFunction] = MappingProxyType({}),
     ) -> None:
-        self._run_stage, self._exchange = run_stage, exchange
+        self._run_stage, self._exchange, self._own = run_stage, exchange, own
         self._room = Room(self._ready, _truth, quick)
         self._turnings: dict[int, Turning] = {}
         self._prepared: dict[
@@ -75,7 +80,7 @@ class Execution:
     def _ready(self, program: Program) -> Prepared:
         found = self._prepared.get(id(program))
         if found is None:
-            made = prepared(program, self._act, self._exchange is not None)
+            made = prepared(program, self._act, self._exchange is not None, self._own)
             found = self._prepared[id(program)] = (program, made)
         return found[1]
 

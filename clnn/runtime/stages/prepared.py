@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from operator import is_
+from types import MappingProxyType
 from typing import Any
 
 from clnn.importers.onnx.stages.program import ON_SHAPES, HostStep, Program, Step
 from clnn.importers.onnx.stages.turns import CHANCE
 from clnn.ops.host.bound import bound
-from clnn.ops.host.registry import Value, compute
+from clnn.ops.host.registry import HostFunction, Value, compute
 from clnn.records import dataclass
 from clnn.runtime.run.handed import fetched
 from clnn.types import Array
@@ -41,11 +42,16 @@ class Prepared:
     calls: Sequence[Call]
 
 
-def prepared(program: Program, others: Callable[[Step], Act], is_far: bool) -> Prepared:
+def prepared(
+    program: Program,
+    others: Callable[[Step], Act],
+    is_far: bool,
+    own: Mapping[str, HostFunction] = MappingProxyType({}),
+) -> Prepared:
     """Return the steps of a program as calls.
 
     others: makes the call of a step that is none of the host's. is_far: whether values may be elsewhere
-    than in the host's memory.
+    than in the host's memory. own: functions in the registry's place, by ONNX op type.
     """
     alike = _Alike(program.consts)
     calls: list[Call] = []
@@ -55,7 +61,7 @@ def prepared(program: Program, others: Callable[[Step], Act], is_far: bool) -> P
         elif (first := alike.first(step)) is not None:
             calls.append(Call(step, _renaming(first.outputs, step.outputs), first.outputs))
         else:
-            calls.append(Call(step, _host(step, program.consts, is_far)))
+            calls.append(Call(step, _host(step, program.consts, is_far, own)))
     rows = []
     # Others hold what is not made here, or stays. "" is None: what a node leaves out.
     kept = {*program.outputs, *program.captures, *program.consts, ""}
@@ -114,13 +120,18 @@ def _renaming(sources: Sequence[str], names: Sequence[str]) -> Act:
     return act
 
 
-def _host(step: HostStep, consts: Mapping[str, Array], is_far: bool) -> Act:
+def _host(
+    step: HostStep, consts: Mapping[str, Array], is_far: bool, own: Mapping[str, HostFunction]
+) -> Act:
     """Return the call of a step of the host."""
     if step.shape_only:
         return _of_shape(step)
     names = list(step.inputs)
     while names and not names[-1]:
         names.pop()
+    function = own.get(step.node.op_type)
+    if function is not None:
+        return _on_device(step, function, names)
     function = bound(step.node, [consts.get(name) for name in names])
     if step.why == ON_SHAPES:
         return _remembering(step, function, names, consts)
@@ -198,6 +209,16 @@ def _remembering_one(
 def _general(step: HostStep, function: Callable[..., Value], names: Sequence[str]) -> Act:
     def act(values: Values) -> None:
         made = _made(step, function, [fetched(values[name]) for name in names])
+        values.update((n, v) for n, v in zip(step.outputs, made, strict=False) if n)
+
+    return act
+
+
+def _on_device(step: HostStep, function: HostFunction, names: Sequence[str]) -> Act:
+    """Nothing else does it where that fails."""
+
+    def act(values: Values) -> None:
+        made = compute(step.node, [fetched(values[name]) for name in names], function)
         values.update((n, v) for n, v in zip(step.outputs, made, strict=False) if n)
 
     return act

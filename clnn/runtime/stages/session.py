@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 from time import perf_counter
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from clnn.importers.onnx.stages.program import (
     Sweep,
 )
 from clnn.importers.onnx.stages.read_back import bodies_of, read_by_host
-from clnn.ops.host.registry import Value
+from clnn.ops.host.registry import HostFunction, Value
 from clnn.records import dataclass
 from clnn.runtime.process import forked
 from clnn.runtime.run.handed import DeviceArray, Exchange, fetched, run_handed
@@ -79,17 +80,19 @@ class StagedSession(NamedSession):
         compile_stage: Compile,
         device: str,
         exchange: Exchange | None = None,
+        own: Mapping[str, HostFunction] = MappingProxyType({}),
     ) -> None:
         """compile_stage: the model of a stage, and whether its runs follow each other closely, as turns of
         a loop do -> its session. device: the title of what runs them.
 
-        exchange: what keeps values on the device between stages; without it they are arrays.
+        exchange: what keeps values on the device between stages; without it they are arrays. own: functions of
+        the host's steps in the registry's place, by ONNX op type.
         """
         self._program = program
         self._inputs, self._outputs = tuple(inputs), tuple(outputs)
         self._compile, self._device = compile_stage, device
         self._exchange = exchange
-        self._execution = Execution(self._run_stage, self._quick, exchange)
+        self._execution = Execution(self._run_stage, self._quick, exchange, own)
         self._lock, self._making = threading.Lock(), threading.Lock()
         self._plans: dict[str, Recent[Hashable, Session | OpenSession]] = {}
         self._info: dict[str, StageInfo] = {}

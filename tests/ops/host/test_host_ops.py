@@ -7,6 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto
 from onnx.reference import ReferenceEvaluator
+from overlapping import boxes, special_boxes
 from reference_engines import onnxruntime_result
 
 from clnn.errors import ModelError
@@ -143,17 +144,6 @@ def test_as_onnxruntime_has_it(op, inputs, attrs, types):
         assert b.shape == a.shape
 
 
-def boxes(count, spread, seed):
-    """Boxes of any corner order, some equal, some without area, and scores with ties."""
-    rng = np.random.default_rng(seed)
-    low = rng.uniform(0, spread, (2, count, 2))
-    found = np.concatenate([low, low + rng.uniform(-1, 3, (2, count, 2))], 2).astype(np.float32)
-    found[:, 1::7] = found[:, :1]
-    found[:, 3::11, 2:] = found[:, 3::11, :2]
-    scores = rng.integers(0, 40, (2, 3, count)).astype(np.float32) / 40
-    return found, scores
-
-
 @pytest.mark.parametrize("center", [0, 1])
 @pytest.mark.parametrize("count,spread", [(1, 1), (60, 5), (700, 9), (700, 400)])
 @pytest.mark.parametrize("overlap,lowest", [(0.0, None), (0.5, 0.3), (1.0, 0.9), (0.3, 2.0)])
@@ -170,9 +160,7 @@ def test_boxes_that_are_kept(center, count, spread, overlap, lowest):
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("center", [0, 1])
 def test_boxes_of_infinities_and_nan_hide_none(center):
-    found, scores = boxes(300, 9, 5)
-    found[:, ::5, 2:], found[:, 1::9, :2] = np.inf, -np.inf
-    found[:, ::13, 3], found[:, 7::31] = np.nan, 3e38
+    found, scores = special_boxes(300, 9, 5)
     inputs = [found, scores, scalar(200), scalar(0.4, np.float32)]
     attrs = {"center_point_box": center}
     (want,) = onnxruntime_result("NonMaxSuppression", inputs, attrs, 18, out_types=(WHOLES,))
