@@ -152,7 +152,8 @@ class StagedSession(NamedSession):
         with host_memory("a run"), np.errstate(all="ignore"):
             read = [values[n] for n in self._program.inputs]
             began = perf_counter()
-            made = self._execution.run(self._program, read, {})
+            with self._noting_loss():
+                made = self._execution.run(self._program, read, {})
             profile: StagedProfile | None = getattr(self._local, "profile", None)
             if profile is not None:
                 profile.runs += 1
@@ -264,6 +265,17 @@ class StagedSession(NamedSession):
         ins = ", ".join(f"{info.name}: {info.shape}" for info in self._inputs)
         return f"<clnn.StagedSession {ins}; {len(self._info)} stages>"
 
+    @contextmanager
+    def _noting_loss(self) -> Iterator[None]:
+        """Remember that the device is lost where anything inside finds that."""
+        try:
+            yield
+        except DeviceLostError as err:
+            self._lost = "" if self._closed else str(err)
+            if self._lost and self._exchange is not None:
+                self._exchange.abandon("it was lost in a run")
+            raise
+
     def _read(self, feeds: Mapping[str, Any]) -> dict[str, Value]:
         """Return the values of a call. Raises where they do not fit the model."""
         given = given_by_name(feeds, self._inputs)
@@ -272,13 +284,7 @@ class StagedSession(NamedSession):
 
     def _run_stage(self, stage: DeviceStage, values: Mapping[str, Value]) -> Mapping[str, Value]:
         feeds = {read.name: _as_feed(values[read.name]) for read in stage.reads}
-        try:
-            outputs = self._ran(stage, self._session_for(stage, feeds, values), feeds)
-        except DeviceLostError as err:
-            self._lost = "" if self._closed else str(err)
-            if self._lost and self._exchange is not None:
-                self._exchange.abandon("it was lost in a stage")
-            raise
+        outputs = self._ran(stage, self._session_for(stage, feeds, values), feeds)
         self._note(stage, outputs)
         return outputs
 
