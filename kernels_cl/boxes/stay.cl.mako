@@ -17,8 +17,8 @@ Params   name            kernel name
     parts = ("low_y", "low_x", "high_y", "high_x", "area")
 %>
 #pragma OPENCL FP_CONTRACT OFF
-__kernel __attribute__((reqd_work_group_size(1, 1, 1)))
-void ${name}(__global const float *rows, __global const int *begins, __global const int *places, __global float *kept,
+__attribute__((reqd_work_group_size(1, 1, 1)))
+__kernel void ${name}(__global const float *rows, __global const int *begins, __global const int *places, __global float *kept,
     __global uchar *stays, const int n, const int room, const float limit, const int most)
 {
     const int begin = begins[get_global_id(0)], end = begins[get_global_id(0) + 1];
