@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from overlapping import boxes
+from overlapping import boxes, rows_of
 from simulator import DEVICE
 from table import put
 
@@ -17,9 +17,7 @@ SIZES = (190, 1, 9)
 
 def stay() -> None:
     found, begins = boxes(sum(SIZES), 5, 1)[0][0], np.concatenate([[0], np.cumsum(SIZES)])
-    low, high = np.minimum(found[:, :2], found[:, 2:]), np.maximum(found[:, :2], found[:, 2:])
-    rows = np.stack([*low.T, *high.T, (high - low).prod(1)])
-    given = rows, begins, np.float32(0.3), 100
+    given = rows_of(found), begins, np.float32(0.3), 100
     on_device = StayOnDevice(Device.open(device.select(DEVICE)), None)
     np.testing.assert_array_equal(on_device(*given), stay_by_numpy(*given))
 

@@ -9,7 +9,7 @@ import onnxruntime
 import pytest
 from onnx import helper
 from onnx_models import FLOAT, INT64, ints, model, tensor, value
-from overlapping import boxes, special_boxes
+from overlapping import boxes, rows_of, special_boxes
 
 import clnn
 from clnn.errors import DeviceLostError
@@ -20,13 +20,6 @@ from clnn.runtime.stages import boxes as on_device
 from clnn.runtime.stages.on_device import functions_on
 
 MOST = 2**63 - 1
-
-
-def rows_of(found):
-    """The rows of boxes that stand in no order."""
-    low, high = np.minimum(found[:, :2], found[:, 2:]), np.maximum(found[:, :2], found[:, 2:])
-    area = (high - low).prod(1)
-    return np.stack([*low.T, *high.T, area])
 
 
 @pytest.fixture
@@ -49,6 +42,16 @@ def test_boxes_that_stay_are_those_of_numpy(stay, sizes, limit, make, monkeypatc
     for begin, end in pairwise(begins):
         first = np.flatnonzero(want[begin:end])[:5]
         np.testing.assert_array_equal(np.flatnonzero(few[begin:end]), first)
+
+
+@pytest.mark.parametrize("scale", [1e-19, 1e-21, 1e19])
+def test_areas_that_are_subnormal_or_infinite(stay, scale):
+    begins = np.array([0, 500])
+    with np.errstate(all="ignore"):
+        rows = rows_of(boxes(500, 9, 3)[0][0] * np.float32(scale))
+        want = stay_by_numpy(rows, begins, np.float32(0.3), MOST)
+        got = stay(rows, begins, np.float32(0.3), MOST)
+    np.testing.assert_array_equal(got, want, strict=True)
 
 
 def test_few_boxes_are_left_to_numpy(stay, monkeypatch):

@@ -22,3 +22,9 @@ def special_boxes(count: int, spread: float, seed: int) -> tuple[np.ndarray, np.
     found[:, ::5, 2:], found[:, 1::9, :2] = np.inf, -np.inf
     found[:, ::13, 3], found[:, 7::31] = np.nan, 3e38
     return found, scores
+
+
+def rows_of(found: np.ndarray) -> np.ndarray:
+    """The rows of boxes, as clnn.ops.host.boxes.stay_by_numpy has them, in the boxes' own order."""
+    low, high = np.minimum(found[:, :2], found[:, 2:]), np.maximum(found[:, :2], found[:, 2:])
+    return np.stack([*low.T, *high.T, (high - low).prod(1)])

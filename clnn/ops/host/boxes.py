@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
+from itertools import product
 
 import numpy as np
 
@@ -10,6 +12,9 @@ from clnn.ops.host.registry import HostNode, host_op
 from clnn.types import Array
 
 CHUNK = 256  # candidates that are compared with each other at once
+AT_ONCE = (
+    1 << 20
+)  # candidates of several classes whose coordinates are copied together, 20 bytes each
 Stay = Callable[[Array, Array, np.float32, int], Array]
 
 
@@ -39,11 +44,13 @@ def selected(
     if count <= 0:
         return rows[0]
     with np.errstate(all="ignore"):  # coordinates may be infinite, or none
-        for image, lines in enumerate(scores):
+        step = max(1, AT_ONCE // max(1, scores.shape[2]))
+        for image, first in product(range(len(scores)), range(0, scores.shape[1], step)):
             corners = _corners(boxes[image], bool(node.attr("center_point_box", 0)))
+            lines = scores[image, first : first + step]
             places = [_by_falling_score(line, lowest) for line in lines]
-            for kind, kept in enumerate(_kept(stay, [corners[p] for p in places], limit, count)):
-                which = places[kind][kept]
+            kept = _kept(stay, [corners[p] for p in places], limit, count)
+            for kind, which in enumerate(map(operator.getitem, places, kept), first):
                 rows.append(
                     np.stack([np.full_like(which, image), np.full_like(which, kind), which], 1)
                 )
@@ -100,11 +107,10 @@ def stay_by_numpy(rows: Array, begins: Array, limit: np.float32, most: int) -> A
     which each is compared with its own alone. begins: (groups + 1) where each begins, and the end. most: how
     many of a group may stay.
     """
-    stays, overlaps = np.full(rows.shape[1], True), Overlaps(rows, limit)
-    for begin, end in zip(begins[:-1].tolist(), begins[1:].tolist(), strict=True):
-        if end - begin > 1:
-            places = np.arange(begin, end)
-            stays[begin:end] = np.isin(places, _keep(places, overlaps, most), assume_unique=True)
+    sizes, overlaps = np.diff(begins), Overlaps(rows, limit)
+    stays = np.repeat(sizes == 1, sizes)
+    for group in np.flatnonzero(sizes > 1).tolist():
+        stays[_keep(np.arange(begins[group], begins[group + 1]), overlaps, most)] = True
     return stays
 
 
