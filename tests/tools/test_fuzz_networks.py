@@ -271,6 +271,37 @@ def test_a_call_of_the_other_engine_that_returns_leaves_crashes_findings(tool):
     assert "ended with status -6" in row["wrong"] and "peer" not in row
 
 
+@pytest.mark.parametrize("group", [1, 2])
+def test_a_call_of_the_other_engine_that_hangs_ends_the_child_and_is_no_finding(tool, group):
+    """In a group, too, whose seeds are then checked one by one."""
+    children = sys.modules["children"]
+    code = (
+        f"import sys, time; sys.path.insert(0, {str(FOLDER)!r}); from children import calls_of\n"
+        "first, count, at_once = map(int, sys.argv[1:])\n"
+        "for seed in range(first, first + count):\n"
+        + "    print(json.dumps({'seed': seed}), flush=True)\n"
+        "    with calls_of('other', at_once == 1, 0.2 if seed == 51 else 60.0):\n"
+        "        time.sleep(300 * (seed == 51))\n"
+        "    print(json.dumps({'seed': seed, 'wrong': ''}), flush=True)\n"
+    )
+
+    def command(first, count, at_once):
+        return [sys.executable, "-c", CHILD + code, *map(str, (first, count, at_once))]
+
+    rows = list(children.rows(50, 4, command, children.Limits(group=group)))
+    assert [row["seed"] for row in rows] == [50, 51, 52, 53]
+    assert not any(row["wrong"] for row in rows)
+    told = [row.get("peer", "") for row in rows]
+    assert told == ["", "in other, a call does not come back", "", ""]
+
+
+def test_no_convolution_is_drawn_that_onnxruntime_never_ends(cases):
+    """An open extent of weights is fed none of them: onnxruntime 1.32 does not come back from that."""
+    drawn = cases.draw(1795861369002)
+    assert drawn.dims == {3: "d3"}
+    assert all(a.shape[2] for feeds in drawn.feeds for a in feeds.values())
+
+
 def test_noise_of_sums_is_a_share_of_the_largest(cases):
     """Terms that cancel leave a zero off by a share of the others, before a step up or down."""
     exact, chance = np.array([0.0, 9.0], np.float32), np.random.default_rng(1)

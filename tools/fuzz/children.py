@@ -2,7 +2,8 @@
 
 A child is this program's own: it prints {"seed": S} as a line of JSON before it begins with S, and a row
 {"seed": S, "wrong": ...} when it is done. {"now": NAME} says that it calls another engine, {"now": ""} that
-this is over: where it ends in between, that is the other engine's fault, and no finding.
+this is over: where it ends in between, that is the other engine's fault, and no finding. A call that does
+not come back within a minute ends the child.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
+
+PATIENCE = 60.0  # seconds for a call of another engine, which takes milliseconds
+HANGS = 75  # status of a child in which such a call takes longer
 
 
 @dataclass(frozen=True)
@@ -89,19 +93,29 @@ def _batch(
                 child.kill()
             child.wait()
         if at < first + count:
-            why = why or f"the process ended with status {child.returncode}"
+            ended = f"the process ended with status {child.returncode}"
+            why = why or ("a call does not come back" if child.returncode == HANGS else ended)
             told = {"wrong": "", "peer": f"in {now}, {why}"} if now else {"wrong": why}
             yield {"seed": at, "ended": True, **told}
 
 
 @contextmanager
-def calls_of(engine: str) -> Iterator[None]:
-    """Say that what happens inside of the context happens in another engine."""
-    print(json.dumps({"now": engine}), flush=True)
+def calls_of(engine: str, alone: bool = True, seconds: float = PATIENCE) -> Iterator[None]:
+    """Call another engine inside of the context, for so many seconds at most: after that the process ends.
+
+    alone: nothing is worked on beside it, so what happens meanwhile happens in that engine, and is told so.
+    """
+    hangs = threading.Timer(seconds, os._exit, [HANGS])
+    hangs.daemon = True
+    if alone:
+        print(json.dumps({"now": engine}), flush=True)
+    hangs.start()
     try:
         yield
     finally:
-        print(json.dumps({"now": ""}), flush=True)
+        hangs.cancel()
+        if alone:
+            print(json.dumps({"now": ""}), flush=True)
 
 
 # Programs build in the process itself, and none are kept: no other would find them.

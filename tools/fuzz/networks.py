@@ -19,7 +19,6 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +27,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tools" / "fuzz")]
 
 import onnx
 from cases import Case, check, draw, keep, minimise, outcome, replay
-from children import Limits, Progress, calls_of, end_with_children, rows
-from drawing import around
+from children import Limits, Progress, end_with_children, rows
 from side_by_side import work_on
 
 COUNT, LONG, GROUP = 300, 20_000, 16  # networks: at most, and of a group
@@ -40,9 +38,6 @@ def worker(first: int, count: int, device: str, folder: Path, at_once: int) -> N
 
     at_once: how many are checked side by side, so that their programs are built together.
     """
-
-    if at_once == 1:
-        around[:] = [partial(calls_of, "onnxruntime")]
 
     def one(seed: int) -> tuple[Case, str, bool]:
         case = draw(seed)

@@ -22,7 +22,6 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tools" / "fuzz")]
 import numpy as np
 import onnx
 import onnxruntime
-from children import Limits, calls_of, end_with_children, rows
+from children import Limits, end_with_children, rows
 from drawing import Feeds, Network, around, reads
 from open_shapes import Dims, feeds_of_others, names, square, with_names
 from quantised_kinds import KINDS, QuantisedDrawer
@@ -196,8 +195,6 @@ def worker(first: int, count: int, device: str, folder: Path, at_once: int, shap
     """
 
     onnxruntime.set_default_logger_severity(4)  # what it does not take is no news
-    if at_once == 1:
-        around[:] = [partial(calls_of, "onnxruntime")]
 
     def one(seed: int) -> tuple[Case, str]:
         case = draw_open(seed) if shapes else Case(*draw(seed))

@@ -6,11 +6,14 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "support"))
 
+from children import calls_of
+from drawing import around
 from meeting import Meeting
 
 from clnn.runtime.device.device import open_context, select
@@ -24,8 +27,9 @@ def work_on(
     """Yield each seed, what `one` makes of it, and the CPU seconds that it took, a share of its group's.
 
     Says of each group that it begins, as `children` asks for. One context on `device`, if any, stays open:
-    drivers let go of their compilers with the last one.
+    drivers let go of their compilers with the last one. A call of onnxruntime ends, or the process does.
     """
+    around[:] = [partial(calls_of, "onnxruntime", at_once == 1)]
     held = device and open_context(select(device))
     for start in range(first, first + count, at_once):
         seeds = range(start, min(start + at_once, first + count))
