@@ -57,7 +57,7 @@ def _without(module: str) -> Iterator[None]:
         yield
     finally:
         if not there:
-            del sys.modules[module]
+            sys.modules.pop(module, None)  # another thread may have been here, too
 
 
 def keep_code(store: CodeStore | None) -> None:

@@ -20,6 +20,7 @@ import numpy as np
 from clnn.codegen.render import render
 from clnn.errors import TemplateError
 from clnn.layout import TensorLayout
+from clnn.logs import log
 from clnn.ops.launch import KernelText
 from clnn.records import HashedOnce, dataclass, dataclass_fields
 from clnn.traced import Number, Open, Trace, compiled
@@ -96,11 +97,12 @@ class Texts:
             return KernelText(render(template, params), str(params["name"]))
         slots = self._seen((launch, template, form), numbers)
         varying = slots.varying
-        values = [v if isinstance(v := numbers[k], float) else int(v) for k in varying]
+        given = [numbers[k] for k in varying]
+        values = [*map(_plain, given)]
         made = self._made.setdefault((template, form, varying, slots.fixed), [])
         text = next((t for t in made if all(t.holds(*values))), None)
         if text is None:
-            text = _make(template, params, varying, values)
+            text = _make(template, params, varying, given)
             made.append(text)
         return KernelText(text.source, text.name, text.arguments(*values))
 
@@ -132,31 +134,48 @@ def _told(key: tuple[Hashable, str, Hashable], count: int) -> str:
 
 
 def _make(
-    template: str, params: Mapping[str, Any], varying: Sequence[int], values: Sequence[Number]
+    template: str, params: Mapping[str, Any], varying: Sequence[int], given: Sequence[Number]
 ) -> _Text:
     """Return the text in which the numbers at `varying` are arguments, as far as it can be.
 
-    One for these numbers alone where the template refuses what is read at run time. Raises TemplateError where it
-    refuses the numbers.
+    One for the given numbers alone where the template refuses what is read at run time: as numbers of one shape,
+    or, where the other parameters suit open extents alone, as they are. Raises TemplateError where it refuses all.
     """
-    pinned: set[int] = set()
+    plain, every = [*map(_plain, given)], range(len(varying))
+    refusal = TemplateError("")
+    for pinned, known in (((), plain), (every, plain), (every, given)):
+        try:
+            return _text(template, params, varying, known, {*pinned})
+        except TemplateError as err:
+            log.info("a text for several shapes was refused: %s", err)
+            refusal = err
+    raise refusal
+
+
+def _plain(number: Number) -> Number:
+    """Return a number without what it is at other shapes."""
+    return number if isinstance(number, float) else int(number)
+
+
+def _text(
+    template: str,
+    params: Mapping[str, Any],
+    varying: Sequence[int],
+    values: Sequence[Number],
+    pinned: set[int],
+) -> _Text:
+    """Return a text in which all numbers but the `pinned` ones, and others that cannot be, are arguments."""
     while True:
         trace = Trace()
         leaves = {
             k: value if n in pinned else trace.number(n, value)
             for n, (k, value) in enumerate(zip(varying, values, strict=True))
         }
-        try:
-            source = render(template, _rebuilt(params, leaves))
-        except TemplateError:
-            if len(pinned) == len(varying):
-                raise
-            pinned = {*range(len(varying))}
-            continue
+        source = render(template, _rebuilt(params, leaves))
         bad = _unfit(source, trace)
         if not bad:
             break
-        pinned |= bad
+        pinned = pinned | bad
     for n in pinned:
         trace.guards[f"v{n} == {values[n]!r}"] = None
     source = _with_arguments(source, trace)

@@ -17,6 +17,7 @@ from clnn.layout import TensorLayout
 from clnn.ops.launch import In, Out
 from clnn.ops.shared.elementwise_launch import Walked, walk_launch
 from clnn.target import Target
+from clnn.traced import Open
 from clnn.types import I8
 
 KERNEL = """
@@ -193,6 +194,20 @@ def test_a_template_that_refuses_arguments_gets_a_text_of_these_numbers(template
     assert first.numbers == second.numbers == () and first.source == again.source != second.source
     with pytest.raises(TemplateError, match="was refused"):
         texts_of(name, {"p": 0, "n": 2}, {"p": 2, "n": 2})
+
+
+def test_numbers_of_open_extents_stay_open_where_a_template_refuses_arguments_and_known_ones(
+    template,
+):
+    """A share of a row that suits a longer one, say, suits no row that is known to be shorter."""
+    head = "<% assert is_one(p) or is_zero(p) %><% assert is_open(n) or n % 16 == 0 %>"
+    name = template("${p + n}", head)
+    rows = [{"p": p, "n": Open(n, 160)} for p, n in ((1, 126), (0, 130), (1, 126))]
+    _, (first, second, again) = texts_of(name, *rows)
+    assert first.numbers == second.numbers == () and "= 127;" in first.source
+    assert first.source == again.source != second.source
+    with pytest.raises(TemplateError, match="was refused"):
+        texts_of(name, {"p": 1, "n": 126}, {"p": 0, "n": 126})
 
 
 @pytest.mark.parametrize(

@@ -295,6 +295,18 @@ def test_a_call_of_the_other_engine_that_hangs_ends_the_child_and_is_no_finding(
     assert told == ["", "in other, a call does not come back", "", ""]
 
 
+def test_a_finding_says_what_came_before_its_exception(tool):
+    try:
+        try:
+            raise KeyError("first")
+        except KeyError:
+            raise ValueError("second") from None
+    except ValueError as err:
+        assert (
+            sys.modules["children"].said_of(err) == "ValueError: second (after KeyError: 'first')"
+        )
+
+
 def test_no_convolution_is_drawn_that_onnxruntime_never_ends(cases):
     """An open extent of weights is fed none of them: onnxruntime 1.32 does not come back from that."""
     drawn = cases.draw(1795861369002)

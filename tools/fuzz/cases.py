@@ -13,6 +13,7 @@ import kinds
 import numpy as np
 import onnx
 import staged_kinds
+from children import said_of
 from drawing import Drawer, Feeds, Network, evaluate, evaluate_all, moderate, reads
 
 import clnn
@@ -357,7 +358,7 @@ def outcome(case: Case, device: str) -> tuple[str, bool]:
     except Exception as err:  # any error of a valid network is a finding
         if _shapes_hang_on_rounding(case):
             return "", True
-        return f"{type(err).__name__}: {str(err)[:300]}", False
+        return said_of(err), False
     found = wrong_outputs(case, got)
     return "; ".join(f"{name}: {how}" for name, how in found.items()), False
 

@@ -118,6 +118,13 @@ def calls_of(engine: str, alone: bool = True, seconds: float = PATIENCE) -> Iter
             print(json.dumps({"now": ""}), flush=True)
 
 
+def said_of(err: BaseException) -> str:
+    """Return what an exception says, and those during which it came up, which tell where it comes from."""
+    before = err.__cause__ or err.__context__
+    here = f"{type(err).__name__}: {str(err)[:300]}"
+    return here if before is None else f"{here} (after {said_of(before)})"
+
+
 # Programs build in the process itself, and none are kept: no other would find them.
 ALONE = {"CLNN_BUILD_JOBS": "1", "CLNN_CACHE": "off"}
 

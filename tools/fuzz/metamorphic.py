@@ -33,7 +33,7 @@ import cases
 import image_kinds
 import numpy as np
 import onnx
-from children import Limits, Progress, end_with_children, rows
+from children import Limits, Progress, end_with_children, rows, said_of
 from drawing import Drawer, Feeds, Network, evaluate_all
 from onnx import helper
 from side_by_side import work_on
@@ -182,7 +182,7 @@ def check(pair: Pair, run: Run) -> str:
     try:
         sides = [_joined(side, run) for side in (pair.left, pair.right)]
     except Exception as err:  # any error of a valid network is a finding
-        return f"{pair.relation}: {type(err).__name__}: {str(err)[:300]}"
+        return f"{pair.relation}: {said_of(err)}"
     dtype, told = pair.left.options["dtype"], []
     for number, (a, b) in enumerate(zip(*sides, strict=True)):
         if a.shape != b.shape or a.dtype != b.dtype:

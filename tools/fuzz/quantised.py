@@ -31,7 +31,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tools" / "fuzz")]
 import numpy as np
 import onnx
 import onnxruntime
-from children import Limits, end_with_children, rows
+from children import Limits, end_with_children, rows, said_of
 from drawing import Feeds, Network, around, reads
 from open_shapes import Dims, feeds_of_others, names, square, with_names
 from quantised_kinds import KINDS, QuantisedDrawer
@@ -165,7 +165,7 @@ def check(case: Case, device: str) -> tuple[str, bool]:
     except UnsupportedOpError as err:
         return f"refused: {str(err)[:300]}", True
     except Exception as err:  # any error of a valid network is a finding
-        return f"{type(err).__name__}: {str(err)[:300]}", False
+        return said_of(err), False
 
 
 def smallest(case: Case, device: str) -> Case:
