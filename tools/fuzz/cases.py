@@ -32,8 +32,10 @@ DECIDING = {"Unique", "NonZero", "Compress", "Range", "Loop", "If"}  # shapes, b
 # Terms that cancel, and what onnxruntime rounds to a share of 1: its sigmoids of large negative numbers are 0.
 SUMS = {"DFT", "STFT", "Sigmoid"}
 UINT8 = onnx.TensorProto.UINT8
-MEANS = {"ReduceMean", "GlobalAveragePool"}  # onnxruntime's mean of nothing is 0, numpy's is NaN
-NO_WINDOW = "does not fit spatial axis", "must be at least 1: Window"
+# Of no elements, or steps, onnxruntime makes results of its own: a mean of 0, a last state that is not the first.
+UNLIKE = {"ReduceMean", "GlobalAveragePool", "RNN", "GRU", "LSTM"}
+# Of extents that are invalid: windows without room, or elements, and scales of normalisations for other channels.
+INVALID = "does not fit spatial axis", "must be at least 1: Window", ", must be ("
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,7 @@ def _opened(case: Case, chance: np.random.Generator) -> Case | None:
         more = [feeds for others in drawn if (feeds := _of_others(case, dims, others, chance))]
         if more:
             ends = [dict.fromkeys(dims, least) for least in (1, 0)]  # after larger ones
-            if MEANS & {node.op_type for node in case.net.nodes}:
+            if UNLIKE & {node.op_type for node in case.net.nodes}:
                 ends.pop()
             least = [feeds for few in ends if (feeds := _of_others(case, dims, few, chance))]
             return replace(case, dims=dims, more=(*more[:2], *least), fixed=fixed)
@@ -143,16 +145,16 @@ def _of_others(
     try:
         load_graph(opened.model, {name: a.shape for name, a in feeds.items()})
     except ShapeError as err:
-        if _has_no_window(err):
+        if _is_invalid(err):
             return None
     except ClnnError:
         pass
     return feeds if _takes(opened, feeds) else None
 
 
-def _has_no_window(err: ShapeError) -> bool:
-    """Tell whether a window lacks room or elements: onnxruntime rounds its extent up to one, or never ends."""
-    return any(text in str(err) for text in NO_WINDOW)
+def _is_invalid(err: ShapeError) -> bool:
+    """Tell whether the definition refuses the extents, too: onnxruntime makes results of its own, or never ends."""
+    return any(text in str(err) for text in INVALID)
 
 
 def _takes(case: Case, feeds: Feeds) -> bool:
@@ -352,7 +354,7 @@ def outcome(case: Case, device: str) -> tuple[str, bool]:
     except UnsupportedOpError:
         return "", True
     except ShapeError as err:
-        if case.dims is not None and _has_no_window(err):
+        if case.dims is not None and _is_invalid(err):
             return "", True
         return f"ShapeError: {str(err)[:300]}", False
     except Exception as err:  # any error of a valid network is a finding
