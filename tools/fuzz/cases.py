@@ -34,8 +34,8 @@ SUMS = {"DFT", "STFT", "Sigmoid"}
 UINT8 = onnx.TensorProto.UINT8
 # Of no elements, or steps, onnxruntime makes results of its own: a mean of 0, a last state that is not the first.
 UNLIKE = {"ReduceMean", "GlobalAveragePool", "RNN", "GRU", "LSTM"}
-# Of extents that are invalid: windows without room, or elements, and scales of normalisations for other channels.
-INVALID = "does not fit spatial axis", "must be at least 1: Window", ", must be ("
+# Of extents that are invalid: windows without room, or elements, scales for other channels, transforms of nothing.
+INVALID = "does not fit spatial axis", "must be at least 1: Window", ", must be (", "length is 0"
 
 
 @dataclass(frozen=True)
@@ -162,6 +162,8 @@ def _takes(case: Case, feeds: Feeds) -> bool:
     try:
         made = evaluate(replace(case, outputs=tuple(case.net.made)).model, feeds)
     except Exception:  # whatever onnxruntime says of feeds that it does not take
+        return False
+    if UNLIKE & {n.op_type for n in case.net.nodes} and not all(a.size for a in made.values()):
         return False
     return all(moderate(a) for a in made.values())
 

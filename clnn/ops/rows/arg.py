@@ -54,6 +54,8 @@ class ArgExtreme(OpSpec):
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         """Return numpy's argmax or argmin."""
         x = required(inputs)
+        if not x.size:  # numpy wants an element of each row, though there are no rows
+            return (np.asarray(np.count_nonzero(x, axis=self.axis, keepdims=self.keepdims)),)
         turned = np.flip(x, self.axis) if self.latest else x
         index = np.asarray((np.argmax if self.largest else np.argmin)(turned, axis=self.axis))
         if self.latest:
@@ -90,6 +92,8 @@ class Hardmax(OpSpec):
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         """Return numpy's argmax over the axes, as ones among zeros."""
         x = required(inputs)
+        if not x.size:
+            return (x,)
         kept = [a for a in range(x.ndim) if a not in self.axes]
         moved = np.transpose(x, (*kept, *self.axes))
         flat = moved.reshape(*(x.shape[a] for a in kept), prod(x.shape[a] for a in self.axes))

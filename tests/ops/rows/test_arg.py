@@ -160,3 +160,20 @@ def test_every_small_shape(device, rows, length):
         for axis in range(3):
             check_op(device, ArgExtreme(True, axis, True, latest), [x])
         check_op(device, Hardmax((0, 2)), [x])
+
+
+@pytest.mark.parametrize("shape", [(0, 0, 4), (0, 2, 4), (3, 0, 0)])
+@pytest.mark.parametrize("keepdims", [True, False])
+@pytest.mark.parametrize("latest", [True, False])
+def test_no_rows_without_elements_have_no_indices(shape, keepdims, latest):
+    """As constants, too, which the reference computes."""
+    nothing = np.zeros(shape, np.float32)
+    expected = np.sum(nothing, 1, keepdims=keepdims).shape
+    for largest in (True, False):
+        spec = ArgExtreme(largest, 1, keepdims, latest)
+        (found,) = spec.reference(nothing)
+        assert (found.shape, found.dtype) == (expected, np.int64)
+        (told,) = spec.infer([TensorType(shape)])
+        assert told.shape == expected
+    (hot,) = Hardmax((1,)).reference(nothing)
+    assert hot.shape == shape
