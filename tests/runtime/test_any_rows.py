@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from harness import normal
+from onnx import TensorProto
 from onnx import helper as make
 from onnx_models import model, run, tensor, value
 
@@ -70,6 +71,42 @@ def test_normalisation_over_an_open_extent_that_the_scale_fixes(any_device):
             else:
                 with pytest.raises(clnn.ClnnError, match=r"input 1 is \(9, 6\), which does not br"):
                     session({"x": x})
+
+
+@pytest.mark.parametrize("extents", [(2, 12, 3, 1), (3, 1, 10, 1, 0), (5, 1)])
+def test_comparisons_along_an_open_extent_that_comes_to_one(any_device, extents):
+    """Its template takes no pitch that is read at run time, and a vector no row that is known to be shorter."""
+    nodes = [
+        make.make_node("Einsum", ["x", "w"], ["t"], equation="abcd,dyb->abc"),
+        make.make_node("Greater", ["t", "least"], ["more"]),
+        make.make_node("Not", ["more"], ["less"]),
+        make.make_node("Where", ["less", "t", "one"], ["y"]),
+    ]
+    numbers = [tensor("least", np.float32(0.125)), tensor("one", np.float32(-1))]
+    inputs = [value("x", (1, 4, "d", "d")), value("w", ("d", 1, 4))]
+    proto = model(nodes, inputs, initializers=numbers)
+    with clnn.compile_model(proto, any_device) as session:
+        for d in extents:
+            x, w = (np.round(4 * normal(s, d)) for s in ((1, 4, d, d), (d, 1, 4)))
+            t = np.einsum("abcd,dyb->abc", x, w)
+            (got,) = session({n: a.astype(np.float32) for n, a in (("x", x), ("w", w))}).values()
+            np.testing.assert_array_equal(got, np.where(t > 0.125, -1, t), str(d))
+
+
+@pytest.mark.parametrize("extents", [(2, 12, 3, 1), (4, 1, 7), (3, 2)])
+def test_turned_sequences_along_an_open_extent_that_comes_to_one(any_device, extents):
+    nodes = [
+        make.make_node("Shrink", ["x"], ["t"]),
+        make.make_node("ReverseSequence", ["t", "n"], ["y"], batch_axis=0, time_axis=1),
+    ]
+    proto = model(nodes, [value("x", (1, "d", 8, 6)), value("n", (1,), TensorProto.INT64)])
+    with clnn.compile_model(proto, any_device) as session:
+        for d in extents:
+            x, n = normal((1, d, 8, 6), d).astype(np.float32), np.array([max(1, d - 1)])
+            (got,) = session({"x": x, "n": n}).values()
+            t = np.where(x < -0.5, x, np.where(x > 0.5, x, 0))
+            t[:, : n[0]] = t[:, : n[0]][:, ::-1].copy()
+            np.testing.assert_array_equal(got, t, str(d))
 
 
 @pytest.mark.parametrize("op", ["Add", "Max", "Mean"])
