@@ -97,12 +97,11 @@ class Texts:
             return KernelText(render(template, params), str(params["name"]))
         slots = self._seen((launch, template, form), numbers)
         varying = slots.varying
-        given = [numbers[k] for k in varying]
-        values = [*map(_plain, given)]
+        values = [v if isinstance(v := numbers[k], float) else int(v) for k in varying]
         made = self._made.setdefault((template, form, varying, slots.fixed), [])
         text = next((t for t in made if all(t.holds(*values))), None)
         if text is None:
-            text = _make(template, params, varying, given)
+            text = _make(template, params, varying, values, [numbers[k] for k in varying])
             made.append(text)
         return KernelText(text.source, text.name, text.arguments(*values))
 
@@ -134,27 +133,24 @@ def _told(key: tuple[Hashable, str, Hashable], count: int) -> str:
 
 
 def _make(
-    template: str, params: Mapping[str, Any], varying: Sequence[int], given: Sequence[Number]
+    template: str,
+    params: Mapping[str, Any],
+    varying: Sequence[int],
+    values: Sequence[Number],
+    given: Sequence[Number],
 ) -> _Text:
     """Return the text in which the numbers at `varying` are arguments, as far as it can be.
 
-    One for the given numbers alone where the template refuses what is read at run time: as numbers of one shape,
+    One for the given numbers alone where the template refuses what is read at run time: as `values`, known ones,
     or, where the other parameters suit open extents alone, as they are. Raises TemplateError where it refuses all.
     """
-    plain, every = [*map(_plain, given)], range(len(varying))
-    refusal = TemplateError("")
-    for pinned, known in (((), plain), (every, plain), (every, given)):
+    every = frozenset(range(len(varying)))
+    for pinned in (frozenset[int](), every):
         try:
-            return _text(template, params, varying, known, {*pinned})
+            return _text(template, params, varying, values, pinned)
         except TemplateError as err:
-            log.info("a text for several shapes was refused: %s", err)
-            refusal = err
-    raise refusal
-
-
-def _plain(number: Number) -> Number:
-    """Return a number without what it is at other shapes."""
-    return number if isinstance(number, float) else int(number)
+            log.info("the text of a kernel for open extents: %s", err)
+    return _text(template, params, varying, given, every)
 
 
 def _text(
@@ -162,7 +158,7 @@ def _text(
     params: Mapping[str, Any],
     varying: Sequence[int],
     values: Sequence[Number],
-    pinned: set[int],
+    pinned: frozenset[int],
 ) -> _Text:
     """Return a text in which all numbers but the `pinned` ones, and others that cannot be, are arguments."""
     while True:
@@ -175,7 +171,7 @@ def _text(
         bad = _unfit(source, trace)
         if not bad:
             break
-        pinned = pinned | bad
+        pinned |= bad
     for n in pinned:
         trace.guards[f"v{n} == {values[n]!r}"] = None
     source = _with_arguments(source, trace)

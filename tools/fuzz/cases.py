@@ -35,7 +35,12 @@ UINT8 = onnx.TensorProto.UINT8
 # Of no elements, or steps, onnxruntime makes results of its own: a mean of 0, a last state that is not the first.
 UNLIKE = {"ReduceMean", "GlobalAveragePool", "RNN", "GRU", "LSTM"}
 # Of extents that are invalid: windows without room, or elements, scales for other channels, transforms of nothing.
-INVALID = "does not fit spatial axis", "must be at least 1: Window", ", must be (", "length is 0"
+INVALID = (
+    "does not fit spatial axis",
+    "must be at least 1: Window",
+    "Normalization: input",
+    "length is 0",
+)
 
 
 @dataclass(frozen=True)

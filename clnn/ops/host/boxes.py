@@ -12,9 +12,8 @@ from clnn.ops.host.registry import HostNode, host_op
 from clnn.types import Array
 
 CHUNK = 256  # candidates that are compared with each other at once
-AT_ONCE = (
-    1 << 20
-)  # candidates of several classes whose coordinates are copied together, 20 bytes each
+# Candidates of several classes whose coordinates are copied together, 20 bytes each.
+AT_ONCE = 1 << 20
 Stay = Callable[[Array, Array, np.float32, int], Array]
 
 
