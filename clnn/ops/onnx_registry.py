@@ -56,7 +56,7 @@ class OnnxNode:
     element type is carried by another (clnn.types.CARRIERS), which it is. varying: constant inputs that are
     others where the network has other extents, which it may. open_images: its images may have other extents,
     too. computed: data of an input that quantisation of constants makes, None for others; of such inputs
-    only that which must be a constant is asked for.
+    only that which must be a constant is asked for. is_dequantised: whether DequantizeLinear makes an input.
     """
 
     op_type: str
@@ -69,6 +69,7 @@ class OnnxNode:
     varying: frozenset[int] = frozenset()
     open_images: bool = False
     computed: Callable[[int], Array | None] = field(default=lambda index: None)
+    is_dequantised: Callable[[int], bool] = field(default=lambda index: False)
 
     def attr(self, name: str, default: Any = None) -> Any:
         """Return attribute `name`, or `default` where the node has none."""

@@ -12,6 +12,7 @@ Params   name            kernel name
          power           the p of lp
          count_pad       an average counts padding
          rule            Averaging, or None
+         order           of a window's elements in sums, as ops/pool/spec.py has it; "" as "rows"
          indices         TensorLayout, or None
          column_major    of the indices
          post_ops        fused post-ops
@@ -53,7 +54,28 @@ NaN      propagates; with indices, the first NaN is the maximum
             text = f"({text}) * {extents[a]} + at{a}"
         return text
     v = "result" if rule else "v"
+    by_column = order == "columns" and rank > 1
+    axes = [rank - 1, *range(rank - 1)] if by_column else list(range(rank))
+    target = "column" if by_column else "v"
+    def element_number(number):
+        places, rest = [], number
+        for extent in reversed(extents):
+            places.insert(0, f"({rest}) % {extent}")
+            rest = f"({rest}) / {extent}"
+        return load(ctype, vw, "src", index(src, "n", "c", *places))
 %>
+<%def name="sum_in_quads()">\
+    ${T} v1 = v, v2 = v, v3 = v;
+    int k = 0;
+    for (; k + 4 <= ${plane}; k += 4) {
+        v += ${element_number("k")};
+% for k in (1, 2, 3):
+        v${k} += ${element_number(f"k + {k}")};
+% endfor
+    }
+    v = (v + v2) + (v1 + v3);
+    for (; k < ${plane}; ++k) v += ${element_number("k")};
+</%def>
 % if rule:
 ${ar.functions(rule, vw)}
 % endif
@@ -96,22 +118,32 @@ __kernel void ${name}(
 % if indices is not None:
     int which = -1;
 % endif
-% for a in range(rank):
+% if order == "quads":
+    ${sum_in_quads()}
+% else:
+% for a in axes:
     for (int t${a} = low${a}; t${a} < high${a}; ++t${a}) {
         const int at${a} = from${a} + t${a} * ${dilations[a]};
+%  if by_column and a == axes[0]:
+        ${T} column = (${T})(${pl.module.start(mode, acc)});
+%  endif
 % endfor
         const ${T} x = ${element()};
 % if indices is None:
-        ${pl.module.take(mode, "v", "x", acc, vw, power)}
+        ${pl.module.take(mode, target, "x", acc, vw, power)}
 % else:
         if (${pl.module.beats("x", "v", ctype)} || which < 0) {
             v = x;
             which = ${flat_index()};
         }
 % endif
-% for a in range(rank):
+% for a in reversed(axes):
+%  if by_column and a == axes[0]:
+        ${pl.module.join(mode, "v", "column", acc)}
+%  endif
     }
 % endfor
+% endif
 % if mode == "average":
 %  if count_pad:
     const int taps = ${" * ".join(f"min({kernel[a]}, ({extents[a] + after[a] + dilations[a] - 1} - from{a}) / {dilations[a]})" for a in range(rank))};

@@ -445,6 +445,8 @@ add(
     Pool(window((3, 2), (2, 2), (1, 1), (1, 1), (1, 0)), "average"),
     [normal((1, 4, 5, 6))],
 )
+add("pool_columns", Pool(SAME3, "average", order="columns"), [normal((1, 3, 4, 5))])
+add("pool_quads", Pool(window((3, 5)), "average", order="quads"), [normal((2, 5, 3, 5))], border=1)
 add("pool_rest", Pool(window((1, 3)), "max"), [normal((1, 4, 2, 11))])
 add("pool_average_padded", Pool(SAME3, "average", True), [normal((1, 3, 4, 4))])
 add(

@@ -34,7 +34,7 @@ from clnn.ops.movement.gather import Gather
 from clnn.ops.movement.pad import Pad
 from clnn.ops.movement.views import Concat
 from clnn.ops.onnx_registry import Emit, Source
-from clnn.ops.pool.spec import Pool
+from clnn.ops.pool.spec import Pool, takes_all
 from clnn.ops.quantised import build
 from clnn.ops.quantised.maps import of_bytes
 from clnn.ops.resize.spec import Resize
@@ -42,6 +42,7 @@ from clnn.ops.rows.reduce import Reduce
 from clnn.ops.rows.softmax import Softmax
 from clnn.ops.shared.functions import rational
 from clnn.ops.spec import OpSpec, ViewSpec
+from clnn.traced import is_open
 from clnn.types import I8, I32, U8, Array, DType
 
 BYTES = (I8, U8)
@@ -330,9 +331,12 @@ def _average(graph: _Fusing, node: Node, y: Quantisation, limits: Limits) -> Mad
     spec, x = node.spec, graph.bytes_of(node.inputs[0])
     assert isinstance(spec, Reduce)
     pools = node.origin.startswith("GlobalAveragePool")
-    if not pools or x is None or spec.post_ops or not build.are_bytes(x[1], y):
+    if not pools or x is None or spec.post_ops or not build.are_bytes(y):
         return None
     shape = graph.types[x[0]].shape
+    if not build.are_bytes(x[1], y) or not graph.alike(node, y):
+        real = build.real_average(build.dequantise(0, x[1], len(shape)), shape[2:])
+        return build.quantise(real, y, len(shape)), [x[0]]
     if len(shape) not in (3, 4):
         return None
     return build.image_average(0, shape[2:], x[1], y), [x[0]]
@@ -347,10 +351,12 @@ def _pool(graph: _Fusing, node: Node, y: Quantisation, limits: Limits) -> Made:
         return build.moved(Emit(spec, [0]), x[1], y), [x[0]]
     if spec.mode != "average" or not build.are_bytes(x[1], y) or not graph.alike(node, y):
         return None
-    rank = graph.types[x[0]].rank
-    real = Emit(replace(spec, ordered=True), [build.dequantise(0, x[1], rank)])
+    images = graph.types[x[0]].shape[2:]
+    is_fixed = not any(is_open(extent) for extent in images)
+    if is_fixed and takes_all(spec.window, images):
+        return build.image_average(0, images, x[1], y), [x[0]]
     shifted = graph.shifted(node, y)
-    return build.quantise(real, y, rank, late=True, shifted=shifted), [x[0]]
+    return build.average(0, spec, x[1], y, shifted), [x[0]]
 
 
 def _joined(graph: _Fusing, node: Node, y: Quantisation, limits: Limits) -> Made:

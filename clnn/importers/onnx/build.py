@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from math import prod
 from typing import cast
 
 import numpy as np
 
+from clnn.arith.quantised_maps import Dequantise
 from clnn.budget import MAX_NODES
 from clnn.errors import DTypeError
 from clnn.graph.builder import GraphBuilder
@@ -111,9 +112,26 @@ class OnnxBuilder(GraphBuilder):
             k: self.consts[n] for k, n in enumerate(inputs) if n is not None and n in self.consts
         }
 
-    def computed_at(self, inputs: Sequence[str | None], index: int) -> Array | None:
-        """Return the data of an input that quantisation, or its inverse, makes of constants, else None."""
-        return self._computed(inputs[index] if index < len(inputs) else None)
+    def asked_of(
+        self, inputs: Sequence[str | None]
+    ) -> tuple[Callable[[int], Array | None], Callable[[int], bool]]:
+        """Return what an importer function may ask of a node's inputs.
+
+        The data of one that quantisation, or its inverse, makes of constants (None for others), and whether
+        DequantizeLinear makes one.
+        """
+
+        def value(index: int) -> str | None:
+            return inputs[index] if index < len(inputs) else None
+
+        return lambda k: self._computed(value(k)), lambda k: self._is_dequantised(value(k))
+
+    def _is_dequantised(self, value: str | None) -> bool:
+        maker = self._maker(value)
+        return maker is not None and isinstance(getattr(maker.spec, "function", None), Dequantise)
+
+    def _maker(self, value: str | None) -> Node | None:
+        return next((n for n in reversed(self.nodes) if value in n.outputs), None)
 
     def rounded(self, values: Sequence[str | None]) -> list[str | None]:
         """Return quantised values, constants in place of those that constants make."""
@@ -123,7 +141,7 @@ class OnnxBuilder(GraphBuilder):
     def _computed(self, value: str | None) -> Array | None:
         if value is None or value in self.consts:
             return self.consts.get(value or "")
-        maker = next((n for n in reversed(self.nodes) if value in n.outputs), None)
+        maker = self._maker(value)
         if maker is None or not isinstance(maker.spec, _QUANTISING):
             return None
         given = {n: self._computed(n) for n in maker.inputs}

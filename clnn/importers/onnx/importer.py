@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
-from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -357,7 +356,7 @@ class _Import:
         narrow = {k: self.build.narrow[n] for k, n in enumerate(inputs) if n in self.build.narrow}
         varying = frozenset(k for k in consts if self.is_open and inputs[k] not in self.stated)
         count = len(call.node.output)
-        told = varying, self.open_images, partial(self.build.computed_at, inputs)
+        told = varying, self.open_images, *self.build.asked_of(inputs)
         node = OnnxNode(call.op_type, opset, attrs, kinds, consts, count, narrow, *told)
         mark = self.build.mark()
         try:

@@ -28,7 +28,7 @@ def is_pooled(pool: Pool) -> bool:
     sides = {*win.kernel, *win.strides}
     plain = sides == {SIDE} and len(win.kernel) == SIDE and set(win.dilations) == {1}
     plain = plain and not any((*win.before, *win.after)) and not win.ceil
-    apart = pool.indices or pool.post_ops or pool.rule or pool.ordered
+    apart = pool.indices or pool.post_ops or pool.rule or pool.order
     return plain and not apart and pool.mode in ("max", "average")
 
 

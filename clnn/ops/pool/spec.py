@@ -22,9 +22,11 @@ from clnn.ops.shared.functions import PostOp, apply_post_ops
 from clnn.ops.shared.window import Window, window_of
 from clnn.ops.spec import OpSpec, batched
 from clnn.records import dataclass
+from clnn.traced import is_open
 from clnn.types import F16, F32, F64, I64, Array, DType, TensorType
 
 COLUMNS = 20  # vectors of columns that fit the registers of a CPU
+QUAD = 4  # sums of order "quads"
 EDGES = 16  # output columns that the row kernel writes out one by one
 WORK = 16384  # elements that one CPU work-item should read
 
@@ -35,7 +37,9 @@ class Pool(OpSpec):
 
     mode: max, average or lp. count_pad: an average counts padding. power: the p of lp. indices:
     "" (none), "row" or "column": the second output, in row- or column-major order. rule: how
-    averages of integers are computed. ordered: sums take a window's elements row by row.
+    averages of integers are computed. order: how a sum takes in a window's elements, where its rounding
+    matters: "rows" (one by one), "columns" (each column's sum, then those), "quads" (of a whole image:
+    four sums of every fourth element, the first and third, second and fourth, both, then what is left).
     """
 
     window: Window
@@ -45,7 +49,7 @@ class Pool(OpSpec):
     indices: str = ""
     post_ops: tuple[PostOp, ...] = ()
     rule: Averaging | None = None
-    ordered: bool = False
+    order: str = ""
 
     kind = "pool"
     layout_rule = "image"
@@ -80,18 +84,35 @@ class Pool(OpSpec):
             outs = (apply_post_ops(best, self.post_ops, inputs), places)
             return outs if self.indices else outs[:1]
         wide = x.dtype if self.rule is None else np.dtype(np.int64)
-        total = np.zeros((*x.shape[:2], *self.window.output(x.shape[2:])), wide)
-        count = np.zeros(total.shape[2:], wide)
-        for inside, part, counted in self._taps(x):
+        outs = (*x.shape[:2], *self.window.output(x.shape[2:]))
+        sums, count = dict[int, Array](), np.zeros(outs[2:], wide)
+        for k, (inside, part, counted) in enumerate(self._taps(x)):
             part = np.where(inside, part, 0)
+            total = sums.setdefault(self._sum_of(k), np.zeros(outs, wide))
             total += part if self.mode == "average" else np.abs(part) ** self.power
             count += counted if self.count_pad else inside
+        total = self._joined(list(sums.values()), np.zeros(outs, wide))
         if self.rule is not None:
             y = self.rule.finish(total, np.broadcast_to(count, total.shape)).astype(x.dtype)
             return (apply_post_ops(y, self.post_ops, inputs),)
         with np.errstate(all="ignore"):
             y = total / count if self.mode == "average" else total ** (1 / self.power)
         return (apply_post_ops(np.asarray(y), self.post_ops, inputs),)
+
+    def _sum_of(self, tap: int) -> int:
+        """Return which sum takes in a tap of the window, by their numbers."""
+        if self.order == "columns":
+            return tap % self.window.kernel[-1]
+        in_fours = prod(self.window.kernel) // QUAD * QUAD
+        return 0 if self.order != "quads" else tap % QUAD if tap < in_fours else tap
+
+    def _joined(self, sums: list[Array], none: Array) -> Array:
+        if self.order == "quads" and prod(self.window.kernel) >= QUAD:
+            a, b, c, d, *sums = sums
+            none = (a + c) + (b + d)
+        for part in sums:
+            none = none + part
+        return none
 
     def _largest(self, x: Array) -> tuple[Array, Array]:
         """Return maxima and their flat indices."""
@@ -200,7 +221,7 @@ def _inner_columns(spec: Pool, width: int, outs: int) -> tuple[int, int]:
 def _fits_rows(spec: Pool, problem: Problem) -> bool:
     """Whether the row kernel serves: CPU, images, channels innermost, few columns at the edges."""
     x, out = problem.input(0), problem.outputs[0]
-    apart = spec.indices or spec.ordered
+    apart = spec.indices or spec.order in ("rows", "quads")
     if not problem.target.is_cpu or apart or x.type.rank not in (3, 4):
         return False
     if x.layout.pitches[1] != 1 and x.type.shape[1] != 1:
@@ -314,6 +335,7 @@ def _any(spec: Pool, problem: Problem, vw: int) -> Variant:
         "dilations": win.dilations,
         "before": win.before,
         "after": win.counted_after(src.shape[2:]),
+        "order": spec.order,
         "vw": vw,
         "band": band,
         "operands": operand_layouts(problem, spec.post_ops),
@@ -324,6 +346,9 @@ def _any(spec: Pool, problem: Problem, vw: int) -> Variant:
     return Variant(name, (Launch("pool/pool.cl.mako", params, tuple(args), global_size, local),))
 
 
+# ONNX Runtime has channels of images in blocks where there are whole ones (of 8 without AVX-512), and adds rows there;
+# else columns first, up to this stride.
+PLANE, BLOCK, FAST_STRIDE = 2, 16, 2
 DILATED = 19  # the first operator set whose averages have dilations
 _MODES = {"MaxPool": ("max", "max"), "AveragePool": ("average", "mean"), "LpPool": ("lp", "lp")}
 
@@ -343,12 +368,28 @@ def _pool(node: OnnxNode) -> Source | list[Source]:
         order = "column" if node.attr("storage_order", 0) else "row"
         pool = Emit(Pool(window, mode, indices=order), [0])
         return [pool, pool.out(1)]
-    if _takes_all(window, x.shape[2:]) and not node.open_images:  # where others follow, it may not
+    whole = (
+        takes_all(window, x.shape[2:]) and not node.open_images
+    )  # where others follow, it may not
+    order = _order(node, window, whole) if mode == "average" and node.is_dequantised(0) else ""
+    if whole and not order:
         return over_image(fn, x.rank, power)
-    return Emit(Pool(window, mode, bool(node.attr("count_include_pad", 0)), power), [0])
+    counts = bool(node.attr("count_include_pad", 0))
+    return Emit(Pool(window, mode, counts, power, order=order), [0])
 
 
-def _takes_all(window: Window, spatial: Sequence[int]) -> bool:
+def _order(node: OnnxNode, window: Window, whole: bool) -> str:
+    """Return how ONNX Runtime 1.32 adds, which decides what averages of bytes are rounded to at ties."""
+    channels, axes = node.type(0).shape[1], len(window.kernel)
+    in_blocks = axes == PLANE and not is_open(channels) and channels % BLOCK == 0
+    if node.opset >= DILATED or in_blocks:
+        return "rows"
+    if whole:
+        return "quads"
+    return "columns" if axes > 1 and window.strides[-1] <= FAST_STRIDE else "rows"
+
+
+def takes_all(window: Window, spatial: Sequence[int]) -> bool:
     """Whether there is one window and it is the whole image."""
     alone = window.kernel == tuple(spatial) and not any((*window.before, *window.after))
     return alone and all(

@@ -233,10 +233,25 @@ def joined(members: Sequence[tuple[Source, Quantisation]], y: Quantisation, axis
 
 def image_average(x: Source, spatial: Sequence[int], a: Quantisation, y: Quantisation) -> Emit:
     """Return the average of the image of each channel, of bytes of one type."""
-    ones, zeros = (1,) * len(spatial), (0,) * len(spatial)
-    window = Window(tuple(spatial), ones, ones, zeros, zeros)
     rule = QuantisedAverage(a.dtype, (a.zero[0], y.zero[0]), (float(a.step), float(y.step)))
-    return Emit(Pool(window, "average", rule=rule), [x])
+    return Emit(Pool(_all_of(spatial), "average", rule=rule), [x])
+
+
+def average(x: Source, pool: Pool, a: Quantisation, y: Quantisation, shifted: bool = False) -> Emit:
+    """Return averages of windows of bytes of one type; shifted: of int8 that are uint8 there."""
+    rank = len(pool.window.kernel) + 2
+    real = Emit(replace(pool, order="rows"), [dequantise(x, a, rank)])
+    return quantise(real, y, rank, late=True, shifted=shifted)
+
+
+def real_average(x: Source, spatial: Sequence[int]) -> Emit:
+    """Return the average of the image of each channel, added as ONNX Runtime adds float32."""
+    return Emit(Pool(_all_of(spatial), "average", order="quads"), [x])
+
+
+def _all_of(spatial: Sequence[int]) -> Window:
+    ones, zeros = (1,) * len(spatial), (0,) * len(spatial)
+    return Window(tuple(spatial), ones, ones, zeros, zeros)
 
 
 def softmax(

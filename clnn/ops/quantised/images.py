@@ -8,7 +8,7 @@ from dataclasses import replace
 from clnn.errors import ShapeError
 from clnn.ops.movement.images import channels_first, channels_last
 from clnn.ops.onnx_registry import Emit, OnnxNode, Source, onnx_op
-from clnn.ops.pool.spec import Pool
+from clnn.ops.pool.spec import Pool, takes_all
 from clnn.ops.quantised import build
 from clnn.ops.quantised.maps import MICROSOFT, given, same_type, wanted
 from clnn.ops.shared.window import window_of
@@ -47,13 +47,16 @@ def _image_average(node: OnnxNode, source: Source) -> Source:
 
 def _average(node: OnnxNode, source: Source) -> Source:
     """Inputs x, scale, zero, y scale, zero."""
-    x, rank = given(node, 0, "x"), node.type(0).rank
+    x = given(node, 0, "x")
     y = wanted(node, 3, x)
     kernel = [int(k) for k in node.attrs["kernel_shape"]]
     ceil = bool(node.attr("ceil_mode", 0))
-    window = window_of(node, kernel, node.type(0).shape[2:], ceil, "whole")
-    pool = Pool(window, "average", bool(node.attr("count_include_pad", 0)), ordered=True)
-    return build.quantise(Emit(pool, [build.dequantise(source, x, rank)]), y, rank, late=True)
+    images = node.type(0).shape[2:]
+    window = window_of(node, kernel, images, ceil, "whole")
+    if takes_all(window, images) and not node.open_images:
+        return _image_average(node, source)
+    pool = Pool(window, "average", bool(node.attr("count_include_pad", 0)))
+    return build.average(source, pool, x, y)
 
 
 def _largest(node: OnnxNode, source: Source) -> Source:

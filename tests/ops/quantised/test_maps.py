@@ -204,8 +204,13 @@ def test_averages(device, kind, size):
 def test_sums_of_windows_in_order(device):
     win = Window((3, 3), (1, 1), (1, 1), (1, 1), (1, 1))
     x = normal((1, 16, 7, 9))
-    ran = check_op(device, Pool(win, "average", ordered=True), [x])
+    ran = check_op(device, Pool(win, "average", order="rows"), [x])
     assert not any("_b" in name for name in ran)
+    check_op(device, Pool(win, "average", order="columns"), [x])
+    for size in ((7, 9), (1, 3), (3, 4, 5)):
+        ones, zeros = (1,) * len(size), (0,) * len(size)
+        spec = Pool(Window(size, ones, ones, zeros, zeros), "average", order="quads")
+        check_op(device, spec, [normal((2, 11, *size))], border=1)
 
 
 @pytest.mark.parametrize("kind", [I8, U8], ids=repr)

@@ -11,7 +11,7 @@ from reference_engines import exact_session
 
 import clnn
 
-pytest.importorskip("onnxruntime")
+onnxruntime = pytest.importorskip("onnxruntime")
 
 F = np.float32
 MICROSOFT = "com.microsoft"
@@ -45,7 +45,7 @@ class Net:
         given = self.const(F(scale)), self.const(self.dtype(zero))
         return self.node("DequantizeLinear", self.node("QuantizeLinear", value, *given), *given)
 
-    def model(self, output):
+    def model(self, output, opset=21):
         graph = helper.make_graph(
             self.nodes,
             "net",
@@ -56,16 +56,16 @@ class Net:
             [helper.make_empty_tensor_value_info(output)],
             [numpy_helper.from_array(a, n) for n, a in self.consts.items()],
         )
-        opsets = [helper.make_opsetid("", 21), helper.make_opsetid(MICROSOFT, 1)]
+        opsets = [helper.make_opsetid("", opset), helper.make_opsetid(MICROSOFT, 1)]
         return helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()
 
-    def check(self, device, output, within=0.0):
+    def check(self, device, output, within=0.0, opset=21, session=exact_session):
         """Compare with onnxruntime's fused run, to the bit or within a share of the largest result.
 
         Returns the result and how many nodes clnn has.
         """
-        made = self.model(output)
-        (want,) = exact_session(made).run(None, self.inputs)
+        made = self.model(output, opset)
+        (want,) = session(made).run(None, self.inputs)
         with clnn.compile_model(made, device) as mine:
             got, count = mine(self.inputs)[output], len(mine.plan.graph.nodes)
         assert got.dtype == want.dtype
@@ -90,6 +90,37 @@ def test_int8_that_is_read_once_is_uint8_there(device, op, seed):
         net.inputs["o"] = normal((1, 24, 24, 20), seed + 9) * F(8)
         made = net.node(op, a, net.rounded("o", steps[1], 7 * seed - 20))
     net.check(device, net.rounded(made, steps[0 if op == "AveragePool" else 2], seed - 3))
+
+
+AVERAGES = {
+    "windows": {"kernel_shape": [3, 2], "strides": [2, 2]},
+    "far apart": {"kernel_shape": [3, 2], "strides": [1, 3]},
+    "padded": {"kernel_shape": [2, 5], "pads": [1, 2, 1, 1], "count_include_pad": 1},
+    "image": {"kernel_shape": [5, 6]},
+    "global": {},
+}
+
+
+def usual_session(model):
+    """Return onnxruntime's session without products of bytes, which makes operators of int8 ones of uint8."""
+    return onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+
+
+@pytest.mark.parametrize("opset", [17, 21])
+@pytest.mark.parametrize("channels", [650, 640])
+@pytest.mark.parametrize("written", [False, True])
+@pytest.mark.parametrize("kind", [np.uint8, np.int8])
+@pytest.mark.parametrize("windows", AVERAGES)
+def test_averages_near_ties(device, windows, kind, written, channels, opset):
+    """Of one scale, so that every few lie at ties; written: int8 is a result, and averages are float32 there."""
+    attrs, middle = AVERAGES[windows], 0 if kind == np.int8 else 128
+    net = Net(kind, x=normal((1, channels, 5, 6), opset) * F(8))
+    x = net.rounded("x", 0.3, middle - 20)
+    made = net.node("AveragePool" if attrs else "GlobalAveragePool", x, **attrs)
+    y = net.rounded(made, 0.3, middle - 20)
+    last = net.nodes[-2].output[0] if written else y
+    out, _ = net.check(device, last, opset=opset, session=usual_session)
+    assert len(np.unique(out)) > 9
 
 
 @pytest.mark.parametrize("shift", [0, 1.7])
