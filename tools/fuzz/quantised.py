@@ -48,12 +48,12 @@ PROPAGATION = ("QDQPropagationTransformer",)
 COUNT, GROUP, HOST = 300, 16, "host"
 
 
-def draw(seed: int) -> tuple[Network, tuple[str, ...]]:
-    """Return the network of a seed, and its outputs.
+def draw(seed: int, ties: bool = True) -> tuple[Network, tuple[str, ...]]:
+    """Return the network of a seed, and its outputs; ties: of QuantisedDrawer.
 
     Nodes that nothing needs are left out: onnxruntime keeps them, and fuses less around what they read.
     """
-    drawer = QuantisedDrawer(seed)
+    drawer = QuantisedDrawer(seed, ties)
     drawer.begin()
     wanted, tries = drawer.up_to(5), 0
     while len(drawer.kept) <= wanted and tries < 30:
@@ -88,7 +88,9 @@ class Case:
 
 def draw_open(seed: int) -> Case:
     """Return the network of a seed with open axes, and feeds that onnxruntime takes."""
-    net, outputs = draw(seed)
+    net, outputs = draw(
+        seed, ties=False
+    )  # averages of what is one window at some shape alone have others
     chance = np.random.default_rng([seed, 1])
     if chance.random() < 0.3:
         net = replace(net, values={**net.values, **square(net.feeds)})

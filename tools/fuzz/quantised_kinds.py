@@ -1,7 +1,9 @@
 """Layers that random quantised networks are drawn from: QDQ, QLinear operators, dynamic quantisation.
 
 A value of such a network is a tensor of bytes with its scale and zero point, which are chosen by the range that
-onnxruntime finds for it. Weights are bytes too, per tensor or per output channel.
+onnxruntime finds for it. Weights are bytes too, per tensor or per output channel. In one network of three all
+scales are one number times powers of two, so that many results lie halfway between two steps; products that
+onnxruntime adds in float32, by its processor's order, are left out there.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from drawing import Drawer, moderate
 
 MICROSOFT = "com.microsoft"
 F32 = "float32"
+TIES = 1 / 3
 
 
 @dataclass(frozen=True)
@@ -32,13 +35,15 @@ class Bytes:
 
 
 class QuantisedDrawer(Drawer):
-    """Draws a quantised network. kept: its tensors of bytes so far."""
+    """Draws a quantised network; ties: scales may be made for them. kept: its tensors of bytes so far."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, ties: bool) -> None:
         super().__init__(seed)
         self.kept: list[Bytes] = []
         self.kind = self.one_of(("uint8", "int8"))
         self.weight_kind = self.one_of(("int8", "int8", "uint8"))
+        base = self.one_of((1.0, 0.0371)) if self.chance.random() < TIES else None
+        self.base = base if ties else None
 
     def begin(self) -> None:
         """Draw the input: an image, or rows, of floats that are quantised, or of bytes."""
@@ -69,15 +74,26 @@ class QuantisedDrawer(Drawer):
         """Dequantise; return the real numbers' name."""
         return self.node("DequantizeLinear", b.parts)[0]
 
+    def stepped(self, scale: float) -> float:
+        """Return a scale for one that would fit: the next larger one where a network has those of a base."""
+        if self.base is None:
+            return scale
+        return float(self.base * 2.0 ** np.ceil(np.log2(scale / self.base)))
+
+    @property
+    def has_exact_products(self) -> bool:
+        """Whether products in QDQ form are sums of integers, or results seldom at ties."""
+        return self.base is None or self.kind == "uint8"
+
     def steps(self, value: np.ndarray) -> tuple[str, str]:
         """Return scale and zero point for real numbers, at times of less than their range."""
         share = self.one_of((1.0, 1.0, 1.0, 0.6))
         low, high = (share * float(f(0.0, e)) for f, e in ((min, value.min()), (max, value.max())))
         info = np.iinfo(self.kind)
         if self.kind == "int8" and self.chance.random() < 0.4:  # symmetric
-            scale, zero = max(-low, high, 1e-3) / 127, 0
+            scale, zero = self.stepped(max(-low, high, 1e-3) / 127), 0
         else:
-            scale = max(high - low, 1e-3) / 255
+            scale = self.stepped(max(high - low, 1e-3) / 255)
             zero = int(np.clip(np.rint(info.min - low / scale), info.min, info.max))
         return self.const(np.float32(scale), F32), self.const(zero, self.kind)
 
@@ -106,6 +122,7 @@ class QuantisedDrawer(Drawer):
         data = self.chance.integers(low, high, shape)
         each = self.chance.random() < 0.5
         steps = self.chance.uniform(0.002, 0.02, rows if each else ()).astype(np.float32)
+        steps = steps if self.base is None else np.exp2(np.floor(np.log2(steps)))
         zero = np.zeros(steps.shape, int)
         if self.weight_kind == "uint8":
             zero = zero + 128 if each or self.chance.random() < 0.3 else zero + self.up_to(200, 60)
@@ -137,7 +154,7 @@ def _around(
         inputs += d.node("DequantizeLinear", [data, steps, zero], **({"axis": 0} if per else {}))
     made = d.node(op, inputs, **attrs)
     if made and d.chance.random() < 0.4:
-        act = d.one_of(("Relu", "Clip", "LeakyRelu", "Sigmoid"))
+        act = d.one_of(("Relu", "Clip", "LeakyRelu", "Sigmoid") if d.base is None else ("Relu",))
         limits = [d.const(0, F32), d.const(6, F32)] if act == "Clip" else []
         made = d.node(act, [*made, *limits])
     if made:
@@ -164,7 +181,7 @@ def conv(d: QuantisedDrawer) -> None:
     if d.chance.random() < 0.2:
         attrs["dilations"] = [d.up_to(2), d.up_to(2)]
     w = d.filters((rows, channels // groups, *kernel), 0)
-    if d.chance.random() < 0.6:
+    if d.chance.random() < 0.6 and d.has_exact_products:
         _around(d, "Conv", x, w, 0, rows, **attrs)
         return
     step, zero = _scale_like(d, x, channels // groups * kernel[0] * kernel[1], w)
@@ -176,6 +193,7 @@ def _scale_like(d: QuantisedDrawer, x: Bytes, terms: int, w: Bytes) -> tuple[str
     """Return scale and zero point for sums of so many products."""
     scale = float(d.of(x.scale)) * float(d.of(w.scale).mean()) * 60 * terms**0.5
     info = np.iinfo(d.kind)
+    scale = d.stepped(scale)
     return d.const(np.float32(scale), F32), d.const(d.up_to(info.max // 2, info.min // 2), d.kind)
 
 
@@ -195,7 +213,8 @@ def dense(d: QuantisedDrawer) -> None:
     if x is None:
         return
     terms, rows = d.of(x.name).shape[-1], d.one_of((1, 5, 8, 16, 32))
-    way = d.one_of(("MatMul", "Gemm", "QLinearMatMul", "QGemm"))
+    written = ("MatMul", "Gemm") if d.has_exact_products else ()
+    way = d.one_of((*written, "QLinearMatMul", "QGemm"))
     turned = way in ("Gemm", "QGemm") and d.chance.random() < 0.5
     w = d.filters((rows, terms) if turned else (terms, rows), 0 if turned else 1)
     if way in ("MatMul", "Gemm"):
