@@ -294,9 +294,11 @@ def pooled(d: QuantisedDrawer) -> None:
     if "Global" in way:
         attrs = {}
     else:
-        attrs["kernel_shape"] = list(kernel)
         if "Average" in way:
             attrs["count_include_pad"] = d.up_to(1, 0)
+            if d.chance.random() < 0.3:  # all of the image, which onnxruntime adds in another way
+                kernel, attrs["pads"] = d.of(x.name).shape[2:], [0] * 4
+        attrs["kernel_shape"] = list(kernel)
     if way.startswith("Q"):
         step, zero = d.steps((d.of(x.name).astype(float) - d.of(x.zero)) * d.of(x.scale))
         more = {"channels_last": 0} if "Global" in way else {}
