@@ -23,7 +23,14 @@ MOST_COLUMNS = 14  # output columns at a time, of groups of several channels
 OTHER_REGISTERS = 3  # besides sums and the weights of a row of taps
 OTHER_TILE_COST = 1.05  # of tiles other than the estimated best
 MOST_IN_REGISTERS = 9  # taps of a filter that stays there
-WIDE = (14, 8)  # output columns at a time of larger filters, where registers are enough
+WIDE = (
+    14,
+    8,
+)  # output columns at a time of larger filters, where registers hold the weights of a row beside sums
+NARROW, FEW = (
+    (8, 10, 7),
+    16,
+)  # those where there are so few registers: sums enough to hide how long additions take
 PAGE, PAGES = 4096, 128  # bytes of a page, and pages whose addresses a core finds quickly, at most
 NEAR_BYTES = 24 << 10  # that rows in private memory take of the nearest cache at most
 
@@ -76,14 +83,24 @@ def best_tile(problem: ConvProblem) -> BandTile:
         rows, items = problem.batch * oh * -(-channels // vw), UNIT_ITEMS
         enough = (t for t in (4, 2) if rows * -(-ow // t) >= items * problem.target.compute_units)
         return BandTile(vw, min(ow, next(enough, 1)), 1)
-    large = _is_large(problem) and problem.geometry["strides"][1] == 1
-    wide = [t for t in WIDE if large and t <= _most_columns(problem)]
+    wide = _wide_columns(problem)
     tx = next((t for t in (*wide, 7, 6, 5, 4) if ow % t == 0), min(ow, 6))
+    if wide == NARROW and tx < min(NARROW):
+        tx = min(ow, NARROW[0])
     if problem.ic > 1:
         most = _most_columns(problem)
         tx = next((t for t in range(most, most // 2, -1) if ow % t == 0), min(ow, most))
     tile = BandTile(vw, tx, _even_band(oh, -(-channels // vw), problem.target.compute_units))
     return tile._replace(near=_takes_near(problem, vw) and _is_spread(problem))
+
+
+def _wide_columns(problem: ConvProblem) -> tuple[int, ...]:
+    """Return the output columns at a time that a CPU's kernel of a large filter should have, best first."""
+    if not _is_large(problem) or problem.geometry["strides"][1] != 1:
+        return ()
+    if problem.target.registers <= FEW:
+        return NARROW
+    return tuple(t for t in WIDE if t <= _most_columns(problem))
 
 
 def _even_band(rows: int, vectors: int, units: int) -> int:
