@@ -201,10 +201,12 @@ class Averaging:
     """How a window's sum becomes its average; subclasses are frozen dataclasses.
 
     library: template with the defs functions(rule, width) and finish(rule, width, total, count,
-    table, result), which declares `result` from an int vector `total` and an int `count`.
+    table, result), which declares `result` from a vector `total` and an int `count`. acc: what elements are
+    added in, "int", or "float" for the real numbers that they stand for: of those, and in numpy, `element`.
     """
 
     library: ClassVar[str] = ""
+    acc: ClassVar[str] = "int"
 
     @property
     def name(self) -> str:
@@ -219,6 +221,10 @@ class Averaging:
         """Return int32 constants (most + 1, columns) for windows of 0..most elements."""
         raise NotImplementedError
 
+    def element(self, x: Array) -> Array:
+        """Return what is added of elements: themselves, as int64."""
+        return x.astype(np.int64)
+
     def finish(self, total: Array, count: Array) -> Array:
-        """Return the averages of int64 sums over `count` elements with numpy."""
+        """Return the averages of sums over `count` elements with numpy."""
         raise NotImplementedError

@@ -358,3 +358,29 @@ class QuantisedAverage(Averaging):
         factors = self._factors(int(count.max(initial=0)))[count]
         sums = (total - self.zeros[0] * count).astype(np.float32)
         return quantised(sums * factors, np.float32(1), np.int64(self.zeros[1]), self.kind)
+
+
+@dataclass(frozen=True)
+class RealAverage(QuantisedAverage):
+    """Averages of the float32 numbers that a window's bytes stand for, divided, then rounded to steps."""
+
+    acc = "float"
+
+    @property
+    def name(self) -> str:
+        """Name in kernels."""
+        return f"real_average_{self.kind.name}"
+
+    def table(self, most: int) -> Array:
+        """Return the bits of both scales."""
+        return np.array(self.steps, np.float32).view(np.int32).reshape(-1, 1)
+
+    def element(self, x: Array) -> Array:
+        """Return the real numbers."""
+        steps = (x.astype(np.int64) - self.zeros[0]).astype(np.float32)
+        return np.asarray(steps * np.float32(self.steps[0]))
+
+    def finish(self, total: Array, count: Array) -> Array:
+        """Return the averages of sums over `count` elements."""
+        real = total / count.astype(np.float32)
+        return quantised(real, np.float32(self.steps[1]), np.int64(self.zeros[1]), self.kind)

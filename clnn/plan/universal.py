@@ -124,7 +124,7 @@ def _pool(spec: Pool, problem: Problem) -> Variant | None:
     x = problem.input(0).type
     if spec.mode not in MODES or spec.indices or x.rank not in IMAGES:
         return None
-    if not isinstance(spec.rule, QuantisedAverage | None):
+    if not isinstance(spec.rule, QuantisedAverage | None) or spec.order not in ("", "rows"):
         return None
     counted = None
     if spec.count_pad and spec.mode == "average":

@@ -38,14 +38,17 @@ NaN      propagates; with indices, the first NaN is the maximum
     assert mode in ("max", "average", "lp"), mode
     assert vw == 1 or src.pitches[1] == 1, "a vector of channels needs pitch 1"
     assert indices is None or (vw == 1 and mode == "max"), "indices are of single maxima"
-    acc = "int" if rule else ctype
+    acc = rule.acc if rule else ctype
     T = vec_type(acc, vw)
     places = [f"y{a}" for a in range(rank)]
     def operand(which):
         k, layout = operands[which]
         return m.load_lanes(ctype, vw, f"extra{k}", index(layout, "n", "c", *places), layout.pitches[1] if layout.shape[1] != 1 else 0)
-    def element():
-        text = load(ctype, vw, "src", index(src, "n", "c", *[f"at{a}" for a in range(rank)]))
+    def element(where):
+        text = load(ctype, vw, "src", where)
+        if rule and acc == "float":  # what bytes stand for
+            I = vec_type("int", vw)
+            return f"convert_{T}(convert_{I}({text}) - ({I})({rule.zeros[0]})) * ({T})(as_float(rates[0]))"
         return f"convert_{T}({text})" if rule else text
     def flat_index():
         order = reversed(range(rank)) if column_major else range(rank)
@@ -57,16 +60,23 @@ NaN      propagates; with indices, the first NaN is the maximum
     by_column = order == "columns" and rank > 1
     axes = [rank - 1, *range(rank - 1)] if by_column else list(range(rank))
     target = "column" if by_column else "v"
+    apart = src.pitches[2:]
+    in_line = not any(map(is_traced, (*apart, *extents))) and all(
+        p == e * q for p, e, q in zip(apart, extents[1:], apart[1:])
+    )
     def element_number(number):
+        if in_line:
+            return element(f"{index(src, 'n', 'c', *[0] * rank)} + ({number}) * {apart[-1]}")
         places, rest = [], number
         for extent in reversed(extents):
             places.insert(0, f"({rest}) % {extent}")
             rest = f"({rest}) / {extent}"
-        return load(ctype, vw, "src", index(src, "n", "c", *places))
+        return element(index(src, "n", "c", *places))
 %>
 <%def name="sum_in_quads()">\
     ${T} v1 = v, v2 = v, v3 = v;
     int k = 0;
+    #pragma unroll 4
     for (; k + 4 <= ${plane}; k += 4) {
         v += ${element_number("k")};
 % for k in (1, 2, 3):
@@ -128,7 +138,7 @@ __kernel void ${name}(
         ${T} column = (${T})(${pl.module.start(mode, acc)});
 %  endif
 % endfor
-        const ${T} x = ${element()};
+        const ${T} x = ${element(index(src, "n", "c", *[f"at{a}" for a in range(rank)]))};
 % if indices is None:
         ${pl.module.take(mode, target, "x", acc, vw, power)}
 % else:

@@ -331,12 +331,11 @@ def _average(graph: _Fusing, node: Node, y: Quantisation, limits: Limits) -> Mad
     spec, x = node.spec, graph.bytes_of(node.inputs[0])
     assert isinstance(spec, Reduce)
     pools = node.origin.startswith("GlobalAveragePool")
-    if not pools or x is None or spec.post_ops or not build.are_bytes(y):
+    if not pools or x is None or spec.post_ops or not build.are_bytes(x[1], y):
         return None
     shape = graph.types[x[0]].shape
-    if not build.are_bytes(x[1], y) or not graph.alike(node, y):
-        real = build.real_average(build.dequantise(0, x[1], len(shape)), shape[2:])
-        return build.quantise(real, y, len(shape)), [x[0]]
+    if not graph.alike(node, y):
+        return build.real_average(0, shape[2:], x[1], y), [x[0]]
     if len(shape) not in (3, 4):
         return None
     return build.image_average(0, shape[2:], x[1], y), [x[0]]

@@ -23,14 +23,10 @@ MOST_COLUMNS = 14  # output columns at a time, of groups of several channels
 OTHER_REGISTERS = 3  # besides sums and the weights of a row of taps
 OTHER_TILE_COST = 1.05  # of tiles other than the estimated best
 MOST_IN_REGISTERS = 9  # taps of a filter that stays there
-WIDE = (
-    14,
-    8,
-)  # output columns at a time of larger filters, where registers hold the weights of a row beside sums
-NARROW, FEW = (
-    (8, 10, 7),
-    16,
-)  # those where there are so few registers: sums enough to hide how long additions take
+# Output columns at a time of larger filters, where registers hold the weights of a row of taps beside the sums, and
+# where there are so few registers: sums enough to hide how long additions take.
+WIDE = (14, 8)
+NARROW, FEW = (8, 10, 7), 16
 PAGE, PAGES = 4096, 128  # bytes of a page, and pages whose addresses a core finds quickly, at most
 NEAR_BYTES = 24 << 10  # that rows in private memory take of the nearest cache at most
 

@@ -79,13 +79,15 @@ class Pool(OpSpec):
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         """Return the pooling tap by tap with numpy."""
         x = required(inputs)
+        kind = x.dtype
         if self.mode == "max":
             best, places = self._largest(x)
             outs = (apply_post_ops(best, self.post_ops, inputs), places)
             return outs if self.indices else outs[:1]
-        wide = x.dtype if self.rule is None else np.dtype(np.int64)
-        outs = (*x.shape[:2], *self.window.output(x.shape[2:]))
-        sums, count = dict[int, Array](), np.zeros(outs[2:], wide)
+        x = x if self.rule is None else self.rule.element(x)
+        wide, outs = x.dtype, (*x.shape[:2], *self.window.output(x.shape[2:]))
+        counted_in = wide if self.rule is None else np.dtype(np.int64)
+        sums, count = dict[int, Array](), np.zeros(outs[2:], counted_in)
         for k, (inside, part, counted) in enumerate(self._taps(x)):
             part = np.where(inside, part, 0)
             total = sums.setdefault(self._sum_of(k), np.zeros(outs, wide))
@@ -93,7 +95,7 @@ class Pool(OpSpec):
             count += counted if self.count_pad else inside
         total = self._joined(list(sums.values()), np.zeros(outs, wide))
         if self.rule is not None:
-            y = self.rule.finish(total, np.broadcast_to(count, total.shape)).astype(x.dtype)
+            y = self.rule.finish(total, np.broadcast_to(count, total.shape)).astype(kind)
             return (apply_post_ops(y, self.post_ops, inputs),)
         with np.errstate(all="ignore"):
             y = total / count if self.mode == "average" else total ** (1 / self.power)
@@ -368,9 +370,8 @@ def _pool(node: OnnxNode) -> Source | list[Source]:
         order = "column" if node.attr("storage_order", 0) else "row"
         pool = Emit(Pool(window, mode, indices=order), [0])
         return [pool, pool.out(1)]
-    whole = (
-        takes_all(window, x.shape[2:]) and not node.open_images
-    )  # where others follow, it may not
+    # Where other extents follow, it may not be all of these.
+    whole = takes_all(window, x.shape[2:]) and not node.open_images
     order = _order(node, window, whole) if mode == "average" and node.is_dequantised(0) else ""
     if whole and not order:
         return over_image(fn, x.rank, power)

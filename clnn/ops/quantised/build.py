@@ -14,6 +14,7 @@ import numpy as np
 from clnn.arith.quantised import (
     Quantisation,
     QuantisedAverage,
+    RealAverage,
     Requantised,
     Sums,
     Written,
@@ -244,9 +245,10 @@ def average(x: Source, pool: Pool, a: Quantisation, y: Quantisation, shifted: bo
     return quantise(real, y, rank, late=True, shifted=shifted)
 
 
-def real_average(x: Source, spatial: Sequence[int]) -> Emit:
-    """Return the average of the image of each channel, added as ONNX Runtime adds float32."""
-    return Emit(Pool(_all_of(spatial), "average", order="quads"), [x])
+def real_average(x: Source, spatial: Sequence[int], a: Quantisation, y: Quantisation) -> Emit:
+    """Return the average of the image of each channel, of bytes of one type that ONNX Runtime adds as float32."""
+    rule = RealAverage(a.dtype, (a.zero[0], y.zero[0]), (float(a.step), float(y.step)))
+    return Emit(Pool(_all_of(spatial), "average", rule=rule, order="quads"), [x])
 
 
 def _all_of(spatial: Sequence[int]) -> Window:

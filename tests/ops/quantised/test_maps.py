@@ -214,6 +214,16 @@ def test_sums_of_windows_in_order(device):
 
 
 @pytest.mark.parametrize("kind", [I8, U8], ids=repr)
+@pytest.mark.parametrize("size", [(7, 9), (1, 3), (3, 4, 5), (8,)])
+def test_averages_of_real_numbers_that_bytes_stand_for(device, kind, size):
+    a = Quantisation(kind, (0.11,), (7 if kind == I8 else 130,))
+    y = Quantisation(kind, (0.055,), (-2 if kind == I8 else 90,))
+    spec = build.real_average(0, size, a, y).spec
+    for border in (0, 1):
+        check_op(device, spec, [integers((2, 19, *size), kind)], border=border)
+
+
+@pytest.mark.parametrize("kind", [I8, U8], ids=repr)
 @pytest.mark.parametrize("length", [1, 12, 31, 32, 1001])
 def test_softmax(device, kind, length):
     y = Quantisation(kind, (1 / 256,), (int(np.iinfo(kind.numpy).min),))

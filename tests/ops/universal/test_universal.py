@@ -289,3 +289,10 @@ def test_more_post_ops_than_a_function_takes(device):
         post_ops=(PostOp("sub", operand=1), PostOp("mul", operand=2), PostOp("add", operand=3)),
     )
     check_universal(device, spec, [e, e * 2, normal((19, 1, 1)), more[0]])
+
+
+@pytest.mark.parametrize("order", ["columns", "quads"])
+def test_sums_in_another_order_than_the_set_has_are_not_on_it(device, order):
+    spec = Pool(window((5, 7)), "average", order=order)
+    with pytest.raises(AssertionError, match="not on the set"):
+        check_universal(device, spec, [normal((2, 9, 5, 7))])
