@@ -88,9 +88,8 @@ class Case:
 
 def draw_open(seed: int) -> Case:
     """Return the network of a seed with open axes, and feeds that onnxruntime takes."""
-    net, outputs = draw(
-        seed, ties=False
-    )  # averages of what is one window at some shape alone have others
+    # Without ties: a window that is the whole image at some shape alone is added as any other.
+    net, outputs = draw(seed, ties=False)
     chance = np.random.default_rng([seed, 1])
     if chance.random() < 0.3:
         net = replace(net, values={**net.values, **square(net.feeds)})

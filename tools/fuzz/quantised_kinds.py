@@ -17,7 +17,7 @@ from drawing import Drawer, moderate
 
 MICROSOFT = "com.microsoft"
 F32 = "float32"
-TIES = 1 / 3
+TIES = 1 / 3  # of the networks
 
 
 @dataclass(frozen=True)

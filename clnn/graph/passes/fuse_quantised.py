@@ -336,8 +336,6 @@ def _average(graph: _Fusing, node: Node, y: Quantisation, limits: Limits) -> Mad
     shape = graph.types[x[0]].shape
     if not graph.alike(node, y):
         return build.real_average(0, shape[2:], x[1], y), [x[0]]
-    if len(shape) not in (3, 4):
-        return None
     return build.image_average(0, shape[2:], x[1], y), [x[0]]
 
 

@@ -123,6 +123,14 @@ def test_averages_near_ties(device, windows, kind, written, channels, opset):
     assert len(np.unique(out)) > 9
 
 
+@pytest.mark.parametrize("kind", [np.uint8, np.int8])
+@pytest.mark.parametrize("shape", [(5, 4), (2, 5, 2)])
+def test_averages_of_whole_images_and_volumes_near_ties(device, shape, kind):
+    net = Net(kind, x=normal((1, 650, *shape), 1) * F(8))
+    made = net.node("GlobalAveragePool", net.rounded("x", 0.3, 20))
+    net.check(device, net.rounded(made, 0.3, 20), session=usual_session)
+
+
 @pytest.mark.parametrize("shift", [0, 1.7])
 @pytest.mark.parametrize("value", [0.5, 0.0, -40.0, np.inf])
 @pytest.mark.parametrize("given", ["scalar", "dequantised", "both", MICROSOFT])
