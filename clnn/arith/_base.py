@@ -31,7 +31,8 @@ class Arithmetic:
     the table is the bias as it is, so that it may also be computed by another node. strict: no
     product and sum of floats are to be contracted. pairs: operands are pairs of bfloat16 in an int.
     apart: of transposed convolutions, products of a tap are summed by themselves, so many channels
-    at a time, before they are added; 0: all in one sum.
+    at a time, before they are added; 0: all in one sum. fours: so are products of a convolution by fours, which are
+    rounded; inputs are real numbers, `step_in` for a step from `zero`.
     """
 
     library: ClassVar[str] = ""
@@ -43,6 +44,7 @@ class Arithmetic:
     strict: ClassVar[bool] = False
     pairs: ClassVar[bool] = False
     apart: ClassVar[int] = 0
+    fours: ClassVar[bool] = False
 
     @property
     def halves(self) -> bool:

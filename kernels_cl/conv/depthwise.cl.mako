@@ -38,6 +38,9 @@ Tunables vw {1,2,4,8,16}  channels of a vector, at most c
                           them and the lines of results are asked for meanwhile. With one filter per channel, not
                           with tile_per_item
 </%doc>
+<%!
+from clnn.arith.real_fours import ends_of_fours
+%>\
 <%namespace name="ar" file="/${context['arith'].library}"/>
 <%namespace name="dt" file="/_common/dot.cl.mako"/>
 <%namespace name="pf" file="/_common/prefetch.cl.mako"/>
@@ -82,7 +85,10 @@ Tunables vw {1,2,4,8,16}  channels of a vector, at most c
     def tap(ky, column):
         if near:
             return f"r{ky}[{column}]"
-        return inputs(ky * dy * src.pitches[2] + column * src.pitches[3])
+        found = inputs(ky * dy * src.pitches[2] + column * src.pitches[3])
+        return f"({found} - {scalar(float(arith.zero))}) * {scalar(arith.step_in)}" if arith.fours else found
+    ends = list(ends_of_fours(kh * kw))
+    assert not arith.fours or each == 1 and not near, (each, near)
     def row(k):
         return load(tt, vw, "table", f"{k * channels} + c" if k else "c")
     def operand(which):
@@ -128,12 +134,22 @@ Tunables vw {1,2,4,8,16}  channels of a vector, at most c
         __global const ${cell(xt)} *p = row + x * ${sx * src.pitches[3]};
 % endif
 </%def>
+<%def name="add(t, ky, kx)">\
+% if arith.fours:
+p${t} = p${t} + s * ${weight(ky, kx)};\
+%  if ends[ky * kw + kx]:
+ a${t} = a${t} + p${t}, p${t} = 0.0f;\
+%  endif
+% else:
+${ar.mac(arith, vw, f"a{t}", "s", weight(ky, kx))}\
+% endif
+</%def>
 <%def name="columns(count)">\
 % if near and prefetch:
         ${asked(count)}
 % endif
 % for t in range(count):
-        ${V} a${t} = first;
+        ${V} a${t} = first${f", p{t} = 0.0f" if arith.fours else ""};
 % endfor
 <% taps = {} %>\
 % for t in range(count):
@@ -149,7 +165,7 @@ Tunables vw {1,2,4,8,16}  channels of a vector, at most c
         {
             const ${P} s = ${tap(ky, column)};
 %   for t, kx in taps[column]:
-            ${ar.mac(arith, vw, f"a{t}", "s", weight(ky, kx))}
+            ${add(t, ky, kx)}
 %   endfor
         }
 %  endfor

@@ -56,7 +56,7 @@ ${sc.declare(scales, arith.strict)}\
 % if bias is not None:
     __global const ${cell(tt)} *bias = bias_base + bias_offset;
 % endif
-    ${arith.acc} v = ${ar.start(arith, 1, rows, row)};
+    ${arith.acc} v = ${ar.start(arith, 1, rows, row)}${", part = 0.0f" if arith.fours else ""};
 % if not arith.tapwise:
     for (int c = 0; c < ${ic}; ++c) {
 % endif
@@ -76,10 +76,23 @@ ${sc.declare(scales, arith.strict)}\
 % else:
 <% assert not arith.tapwise, "borders of zeros only" %>\
                 const int in = iy >= 0 && iy < ${src.shape[2]} && ix >= 0 && ix < ${src.shape[3]};
-                const ${P} s = in ? src[${index(src, "n", f"group * {ic} + c", "iy", "ix")}] : ${arith.fill};
+                const ${P} ${"x_" if arith.fours else "s"} = in ? src[${index(src, "n", f"group * {ic} + c", "iy", "ix")}] : ${arith.fill};
+%  if arith.fours:
+                const float s = (x_ - ${scalar(float(arith.zero))}) * ${scalar(arith.step_in)};
+%  endif
 % endif
                 const ${P} t = ${element(wt, "w", index(weights, "oc", "c", "ky", "kx"))};
+% if arith.fours:
+<% terms = ic * kh * kw %>\
+                const int term = (c * ${kh} + ky) * ${kw} + kx;
+                part = part + s * t;
+                if (term % 4 == 3 || term == ${terms - 1}${f" || term == {terms - 2}" if terms % 4 == 3 else ""}) {
+                    v = v + part;
+                    part = 0.0f;
+                }
+% else:
                 ${ar.mac(arith, 1, "v", "s", "t")}
+% endif
 % if arith.tapwise:
                 }
 % endif

@@ -24,6 +24,7 @@ import clnn
 from clnn.arith.elements import Narrow, Widen
 from clnn.arith.quantised import Quantisation, Requantised, Sums, Written
 from clnn.arith.quantised_maps import Dequantise, Quantise
+from clnn.arith.real_fours import RealFours
 from clnn.arith.real_taps import RealTaps
 from clnn.codegen import render as codegen
 from clnn.codegen import runtime_numbers
@@ -123,6 +124,23 @@ def transposed(name: str, ic: int, size: tuple[int, int], quads: bool) -> None:
 transposed("quantised_transposed", 6, (3, 5), False)
 transposed("quantised_transposed_many", 130, (2, 2), False)
 transposed("quantised_transposed_pixel", 7, (1, 1), True)
+
+
+def single_filters(name: str, window: Window, channels: int, kind: str) -> None:
+    """Add a convolution of one real filter per channel."""
+    low = int(np.iinfo(kind).min)
+    arith = RealFours(
+        low + 77, 0.013, U8 if kind == "u1" else I8, low + 9, 0.4, low + 9, low + 250, (0.5,)
+    )
+    weights = rng(1).normal(0, 0.1, (channels, 1, *window.kernel)).astype(F)
+    given = [integers((1, channels, 4, 7), kind), weights, None]
+    add(name, Conv2d(window, channels, (), arith), given, consts=(1,))
+
+
+single_filters("quantised_single_filters", SAME3, 19, "i1")
+single_filters(
+    "quantised_single_filters_strided", Window((5, 3), (2, 2), (1, 1), (2, 1), (2, 1)), 16, "u1"
+)
 
 
 def few_beyond_bytes(any_: bool, channels: int) -> np.ndarray:

@@ -35,7 +35,7 @@ from clnn.ops.movement.pad import Pad
 from clnn.ops.movement.views import Concat
 from clnn.ops.onnx_registry import Emit, Source
 from clnn.ops.pool.spec import Pool, takes_all
-from clnn.ops.quantised import build
+from clnn.ops.quantised import build, real_sums
 from clnn.ops.quantised.maps import of_bytes
 from clnn.ops.resize.spec import Resize
 from clnn.ops.rows.reduce import Reduce
@@ -119,17 +119,17 @@ class _Fusing(IntegerGraph):
         is_product = isinstance(node.spec, (Conv2d, Gemm))
         whole = node.inputs[:1] if is_product else node.inputs
         found = [self.bytes_of(n) for n in whole]
-        kinds = {y.dtype, *(f[1].dtype for f in found if f is not None)}
-        if len(kinds) > 1 or None in found:
+        if None in found or (not is_product and {f[1].dtype for f in found if f} != {y.dtype}):
             return None
-        if kinds == {U8}:
-            return U8
-        read = [self.readers(f[0]) for f in found if f is not None and f[0] not in self.consts]
-        made = self.readers(self.quantised_by(node))
-        seen = {count == 1 for count in (*read, made)}
-        if seen == {True}:
-            return U8
-        return None if is_product or len(seen) > 1 else I8
+        read = [f for f in found if f is not None and f[0] not in self.consts]
+        kinds = {self.kind_of(f[0], f[1]) for f in (*read, (self.quantised_by(node), y))}
+        if len(kinds) > 1 or (is_product and kinds == {I8}):
+            return None
+        return kinds.pop()
+
+    def kind_of(self, integers: str, given: Quantisation) -> DType:
+        """Return the type that ONNX Runtime gives integers on x86: int8 that is read once becomes uint8."""
+        return U8 if given.dtype == U8 or self.readers(integers) == 1 else I8
 
     def readers(self, integers: str) -> int:
         """Return how many operators read a value through dequantisation; it counts as read as output.
@@ -207,6 +207,10 @@ def _convolution(graph: _Fusing, node: Node, y: Quantisation, limits: Limits) ->
     arith, start = build.requantised(x[1], w, y, limits=ends), steps[1]
     if not graph.alike(node, y):
         real = None if bias is None else _stepped(graph, bias, x[1], weights, 0)
+        extents = graph.types[x[0]].shape, graph.types[node.outputs[0]].shape
+        made = real_sums.convolution(spec, extents, (integers, w), (x[1], y), real, ends)
+        if made is not None:
+            return made, [x[0]]
         arith, start = build.written_product(x[1], w, y, real, ends), None
     return build.convolution(0, spec.window, spec.group, integers, start, arith), [x[0]]
 

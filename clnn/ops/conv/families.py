@@ -69,9 +69,16 @@ FAMILIES: tuple[Family, ...] = (
 )
 
 
+def _fitting(problem: ConvProblem) -> tuple[Family, ...]:
+    """Return the families that may have kernels for a problem."""
+    if not problem.fits_fast:
+        return ()
+    return (depthwise.variants,) if problem.arith.fours else FAMILIES
+
+
 def variants(problem: ConvProblem) -> list[Variant]:
     """Return the choice of each family that fits by rising cost, then the reference kernel."""
-    families = FAMILIES if problem.fits_fast else ()
+    families = _fitting(problem)
     choices = [variant for family in families for variant in islice(family(problem), 1)]
     return [*sorted(choices, key=lambda v: v.cost), reference(problem)]
 
@@ -81,7 +88,7 @@ def named(problem: ConvProblem, name: str) -> Variant | None:
 
     Families whose kernels have such names are looked through first: others need not be made for it.
     """
-    families = FAMILIES if problem.fits_fast else ()
+    families = _fitting(problem)
     near = [family for family in families if _may_have(family, name)]
     far = [family for family in families if family not in near]
     every = chain(_each(problem, near), _each(problem, far), map(reference, (problem,)))
@@ -104,6 +111,5 @@ def _may_have(family: Family, name: str) -> bool:
 
 def candidates(problem: ConvProblem) -> list[Variant]:
     """Return all kernels that are worth a measurement by rising cost, or the reference alone."""
-    if not problem.fits_fast:
-        return variants(problem)
-    return by_cost([variant for family in FAMILIES for variant in family(problem)])
+    found = [variant for family in _fitting(problem) for variant in family(problem)]
+    return by_cost(found) if found else variants(problem)

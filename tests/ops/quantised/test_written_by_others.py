@@ -131,6 +131,41 @@ def test_averages_of_whole_images_and_volumes_near_ties(device, shape, kind):
     net.check(device, net.rounded(made, 0.3, 20), session=usual_session)
 
 
+CONVOLUTIONS = {  # images, outputs, groups, windows and strides
+    "pixels": ((2, 40, 13, 9), 48, 1, (1, 1), 1),
+    "many channels": ((1, 320, 17, 9), 24, 1, (1, 1), 1),
+    "groups": ((2, 48, 13, 9), 36, 4, (1, 1), 1),
+    "strided": ((2, 40, 14, 13), 24, 1, (1, 1), 2),
+    "line": ((2, 40, 131), 20, 1, (1,), 3),
+    "depthwise": ((2, 40, 14, 13), 40, 40, (3, 3), 1),
+    "depthwise, odd": ((2, 37, 14, 13), 37, 37, (5, 3), 2),
+    "depthwise pixels": ((2, 37, 14, 13), 37, 37, (1, 1), 1),
+    "depthwise line": ((2, 40, 131), 40, 40, (7,), 1),
+}
+
+
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("kinds", [(np.int8, np.int8), (np.uint8, np.int8), (np.int8, np.uint8)])
+@pytest.mark.parametrize("which", CONVOLUTIONS)
+def test_convolutions_in_float32_near_ties(device, which, kinds, biased):
+    """The result is int8, and sums are real numbers there; or it is uint8, as the input becomes, and they are whole."""
+    (shape, count, group, window, stride), at = CONVOLUTIONS[which], rng(7)
+    net = Net(kinds[0], x=normal(shape, 7) * F(8))
+    x = net.rounded("x", 0.3, 120 if kinds[0] == np.uint8 else -5)
+    weights = at.integers(-63, 64, (count, shape[1] // group, *window), np.int8)
+    scales = at.choice([0.1, 0.2, 0.3, 0.05, 0.15], count).astype(F)
+    given = [x, net.real(net.const(weights), scales, np.zeros(count, np.int8), axis=0)]
+    if biased:
+        bias, zeros = at.integers(-500, 500, count).astype(np.int32), np.zeros(count, np.int32)
+        given.append(net.real(net.const(bias), scales * F(0.3), zeros, axis=0))
+    attrs = {"group": group, "kernel_shape": window, "strides": [stride] * len(window)}
+    net.dtype = kinds[1]
+    step = 0.6 * 2.0 ** round(np.log2(3 * weights[0].size ** 0.5))
+    net.rounded(net.node("Conv", *given, **attrs), step, 130 if kinds[1] == np.uint8 else 3)
+    out, _ = net.check(device, net.nodes[-2].output[0], session=usual_session)
+    assert len(np.unique(out)) > 99
+
+
 @pytest.mark.parametrize("shift", [0, 1.7])
 @pytest.mark.parametrize("value", [0.5, 0.0, -40.0, np.inf])
 @pytest.mark.parametrize("given", ["scalar", "dequantised", "both", MICROSOFT])
