@@ -56,7 +56,10 @@ ${sc.declare(scales, arith.strict)}\
 % if bias is not None:
     __global const ${cell(tt)} *bias = bias_base + bias_offset;
 % endif
-    ${arith.acc} v = ${ar.start(arith, 1, rows, row)}${", part = 0.0f" if arith.fours else ""};
+    ${arith.acc} v = ${ar.start(arith, 1, rows, row)};
+% if arith.fours:
+    float part = 0.0f;
+% endif
 % if not arith.tapwise:
     for (int c = 0; c < ${ic}; ++c) {
 % endif
