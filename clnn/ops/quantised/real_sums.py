@@ -1,7 +1,7 @@
-"""Convolutions between bytes that ONNX Runtime computes in float32, where its order of sums is the same on all of x86.
+"""Convolutions between bytes that ONNX Runtime computes in float32, where its order of sums is known.
 
-Its library multiplies those of one filter per channel as a row with a matrix, and windows of one place as two
-matrices. Sums over several taps of several channels follow its blocks of channels, which AVX-512 makes larger.
+Its library multiplies a single filter as a row with a matrix, and windows of one place as two matrices, as was seen
+on a processor with AVX2. Sums over several taps of several channels follow its blocks of channels.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def convolution(
     scales = np.array(w.scale, np.float32).reshape(-1, *(1,) * (integers.ndim - 1))
     real = (integers * scales).astype(np.float32)
     x, y = steps
-    window, single = spec.window, spec.group == len(real) > 1
-    if single and real.shape[1] == 1:
+    window, single = spec.window, spec.group == len(real)
+    if single and real.shape[1] == 1 < spec.group:
         offsets = () if bias is None else tuple(map(float, bias.astype(np.float32).reshape(-1)))
         ends = (y.dtype, y.zero[0], float(y.step), *limits)
         fours = RealFours(x.zero[0], float(x.step), *ends, offsets)

@@ -137,6 +137,8 @@ CONVOLUTIONS = {  # images, outputs, groups, windows and strides
     "groups": ((2, 48, 13, 9), 36, 4, (1, 1), 1),
     "strided": ((2, 40, 14, 13), 24, 1, (1, 1), 2),
     "line": ((2, 40, 131), 20, 1, (1,), 3),
+    "single outputs": ((4, 300, 13, 9), 20, 20, (1, 1), 1),
+    "one output": ((9, 64, 31, 29), 1, 1, (1, 1), 1),
     "depthwise": ((2, 40, 14, 13), 40, 40, (3, 3), 1),
     "depthwise, odd": ((2, 37, 14, 13), 37, 37, (5, 3), 2),
     "depthwise pixels": ((2, 37, 14, 13), 37, 37, (1, 1), 1),
@@ -163,7 +165,7 @@ def test_convolutions_in_float32_near_ties(device, which, kinds, biased):
     step = 0.6 * 2.0 ** round(np.log2(3 * weights[0].size ** 0.5))
     net.rounded(net.node("Conv", *given, **attrs), step, 130 if kinds[1] == np.uint8 else 3)
     out, _ = net.check(device, net.nodes[-2].output[0], session=usual_session)
-    assert len(np.unique(out)) > 99
+    assert len(np.unique(out)) > 50
 
 
 @pytest.mark.parametrize("shift", [0, 1.7])
