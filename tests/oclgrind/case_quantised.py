@@ -113,7 +113,7 @@ add("quantised_integers", Conv2d(SAME3, 1, (), BYTES), LARGE, consts=(1, 2))
 
 def transposed(name: str, ic: int, size: tuple[int, int], quads: bool) -> None:
     """Add a transposed convolution of real weights."""
-    arith = RealTaps(77, 0.013, U8, 9, 0.4, 9, 250, quads, (0.5,))
+    arith = RealTaps(77, 0.013, U8, 9, 0.4, 9, 250, quads, offsets=(0.5,))
     spec = ConvTranspose(
         (3, 2), (2, 1), (1, 1), (1, 0), (2 * size[0] - 1, size[1] + 1), 1, (), arith
     )
@@ -130,7 +130,14 @@ def single_filters(name: str, window: Window, channels: int, kind: str) -> None:
     """Add a convolution of one real filter per channel."""
     low = int(np.iinfo(kind).min)
     arith = RealFours(
-        low + 77, 0.013, U8 if kind == "u1" else I8, low + 9, 0.4, low + 9, low + 250, (0.5,)
+        low + 77,
+        0.013,
+        U8 if kind == "u1" else I8,
+        low + 9,
+        0.4,
+        low + 9,
+        low + 250,
+        offsets=(0.5,),
     )
     weights = rng(1).normal(0, 0.1, (channels, 1, *window.kernel)).astype(F)
     given = [integers((1, channels, 4, 7), kind), weights, None]
@@ -167,8 +174,8 @@ for kind, strides, channels in (
         low + 9,
         low + 250,
         False,
-        (0.5,),
         (0.25,),
+        offsets=(0.5,),
     )
     around = (5, 5 * strides[1])
     add(

@@ -155,7 +155,7 @@ for _name, _ic, _size, _quads in (
     ("taps_many", 130, (2, 2), False),
     ("taps_pixel", 7, (1, 1), True),
 ):
-    _real = RealTaps(77, 0.013, U8, 9, 0.4, 9, 250, _quads, (0.5,))
+    _real = RealTaps(77, 0.013, U8, 9, 0.4, 9, 250, _quads, offsets=(0.5,))
     _made = (2 * _size[0] - 1, _size[1] + 1)
     _spec = ConvTranspose((3, 2), (2, 1), (1, 1), (1, 0), _made, 1, (), _real)
     _w = rng(1).normal(0, 0.1, (_ic, 5, 3, 2)).astype(F)

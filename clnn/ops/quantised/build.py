@@ -128,7 +128,7 @@ def real_taps(
     offsets = () if bias is None else tuple(map(float, bias.astype(F).reshape(-1)))
     steps = (float(x.step), float(y.step))
     ends = (y.dtype, y.zero[0], steps[1], *limits)
-    return RealTaps(x.zero[0], steps[0], *ends, point, offsets, weight_steps)
+    return RealTaps(x.zero[0], steps[0], *ends, point, weight_steps, offsets=offsets)
 
 
 def convolution(

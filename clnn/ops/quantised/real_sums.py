@@ -47,7 +47,7 @@ def convolution(
     if single and real.shape[1] == 1 < spec.group:
         offsets = () if bias is None else tuple(map(float, bias.astype(np.float32).reshape(-1)))
         ends = (y.dtype, y.zero[0], float(y.step), *limits)
-        fours = RealFours(x.zero[0], float(x.step), *ends, offsets)
+        fours = RealFours(x.zero[0], float(x.step), *ends, offsets=offsets)
         return Emit(replace(spec, arith=fours), [0, real, None])
     place, out = (1,) * (real.ndim - 2), tuple(extents[1][2:])
     if window.kernel != place or any((*window.before, *window.after)):

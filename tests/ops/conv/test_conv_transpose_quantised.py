@@ -21,7 +21,9 @@ def problem(kind, ic, per, size, group=1, quads=False, strides=(2, 1), dilations
     """Return an op and its inputs; its sums are often within a last digit of a tie."""
     low = int(np.iinfo(kind.numpy).min)
     offsets = tuple(rng(3).normal(0, 1, per * group).tolist())
-    arith = RealTaps(low + 100, 0.0125, kind, low + 9, 0.05, low + 3, low + 250, quads, offsets)
+    arith = RealTaps(
+        low + 100, 0.0125, kind, low + 9, 0.05, low + 3, low + 250, quads, offsets=offsets
+    )
     kernel, before = (3, 2), (1, 0)
     extents = tuple(
         (s - 1) * t + (k - 1) * d + 1 - b
@@ -82,7 +84,7 @@ def of_bytes(kind, ic, per, size, window, group=1, limits=None, steps=1):
     offsets = (rng(3).integers(-9, 9, per * group) * 0.025).tolist()
     ends = limits or (low, low + 255)
     arith = RealTaps(
-        low + 100, 0.0125, kind, low + 9, 0.05, *ends, False, tuple(offsets), tuple(scales)
+        low + 100, 0.0125, kind, low + 9, 0.05, *ends, False, tuple(scales), offsets=tuple(offsets)
     )
     extents = tuple(
         (s - 1) * t + (k - 1) * d + 1 - b + m

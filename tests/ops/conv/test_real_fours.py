@@ -29,7 +29,7 @@ def given(kind, channels, window, taken=1, size=(9, 11)):
     weights = at.normal(0, 1, (channels, taken, *window.kernel)).astype(np.float32)
     offsets = tuple(at.normal(0, 2, channels).astype(np.float32).tolist())
     ends = (I8 if kind == np.int8 else U8, low + 131, 0.7, low + 2, low + 250)
-    return [x, weights, None], RealFours(low + 100, 0.0123, *ends, offsets)
+    return [x, weights, None], RealFours(low + 100, 0.0123, *ends, offsets=offsets)
 
 
 @pytest.mark.parametrize("window", WINDOWS)
