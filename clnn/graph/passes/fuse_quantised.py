@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -119,9 +120,9 @@ class _Fusing(IntegerGraph):
         is_product = isinstance(node.spec, (Conv2d, Gemm))
         whole = node.inputs[:1] if is_product else node.inputs
         found = [self.bytes_of(n) for n in whole]
-        if None in found or (not is_product and {f[1].dtype for f in found if f} != {y.dtype}):
+        read = [f for f in found if f is not None]
+        if len(read) < len(found):
             return None
-        read = [f for f in found if f is not None and f[0] not in self.consts]
         kinds = {self.kind_of(f[0], f[1]) for f in (*read, (self.quantised_by(node), y))}
         if len(kinds) > 1 or (is_product and kinds == {I8}):
             return None
@@ -320,12 +321,16 @@ def _elementwise(graph: _Fusing, node: Node, y: Quantisation, limits: Limits) ->
     if len(node.inputs) != 2 or not _is_binary(spec) or a is None or b is None:
         return None
     step, ends = spec.post_ops[0], build.clipped(y, *limits)
-    fn, sources = step.fn, [a[0], b[0]]
-    function = build.written(fn, a[1], b[1], y, ends)
-    if fn in _FUSED and ends == y.limits and graph.alike(node, y):
-        function = _FUSED[fn](a[1], b[1], y, graph.shifted(node, y))
-    order = [1, 0] if step.swapped else [0, 1]
-    return Emit(function, order), sources
+    pair = (b, a) if step.swapped else (a, b)
+    sources, kinds = [name for name, _ in pair], (pair[0][1], pair[1][1], y)
+    function = _FUSED.get(step.fn)
+    if function is None or ends != y.limits or not graph.alike(node, y):
+        return Emit(build.written(step.fn, *kinds, ends), [0, 1]), sources
+    if build.are_bytes(*kinds):
+        return Emit(function(*kinds, graph.shifted(node, y)), [0, 1]), sources
+    first, second, last = map(build.in_uint8, kinds)
+    given = [build.moved(0, kinds[0], first), build.moved(1, kinds[1], second)]
+    return build.moved(Emit(function(first, second, last), given), last, y), sources
 
 
 _FUSED = {"add": build.total, "mul": build.product}
@@ -335,12 +340,10 @@ def _average(graph: _Fusing, node: Node, y: Quantisation, limits: Limits) -> Mad
     spec, x = node.spec, graph.bytes_of(node.inputs[0])
     assert isinstance(spec, Reduce)
     pools = node.origin.startswith("GlobalAveragePool")
-    if not pools or x is None or spec.post_ops or not build.are_bytes(x[1], y):
+    if not pools or x is None or spec.post_ops:
         return None
-    shape = graph.types[x[0]].shape
-    if not graph.alike(node, y):
-        return build.real_average(0, shape[2:], x[1], y), [x[0]]
-    return build.image_average(0, shape[2:], x[1], y), [x[0]]
+    average = build.image_average if graph.alike(node, y) else build.real_average
+    return build.in_one_type(average, graph.types[x[0]].shape[2:], x[1], y), [x[0]]
 
 
 def _pool(graph: _Fusing, node: Node, y: Quantisation, limits: Limits) -> Made:
@@ -350,14 +353,15 @@ def _pool(graph: _Fusing, node: Node, y: Quantisation, limits: Limits) -> Made:
         return None
     if spec.mode == "max":
         return build.moved(Emit(spec, [0]), x[1], y), [x[0]]
-    if spec.mode != "average" or not build.are_bytes(x[1], y) or not graph.alike(node, y):
+    if spec.mode != "average" or not graph.alike(node, y):
         return None
     images = graph.types[x[0]].shape[2:]
     is_fixed = not any(is_open(extent) for extent in images)
     if is_fixed and takes_all(spec.window, images):
-        return build.image_average(0, images, x[1], y), [x[0]]
-    shifted = graph.shifted(node, y)
-    return build.average(0, spec, x[1], y, shifted), [x[0]]
+        return build.in_one_type(build.image_average, images, x[1], y), [x[0]]
+    shifted = x[1].dtype == I8 and graph.shifted(node, y)
+    average = partial(build.average, shifted=shifted)
+    return build.in_one_type(average, spec, x[1], y), [x[0]]
 
 
 def _joined(graph: _Fusing, node: Node, y: Quantisation, limits: Limits) -> Made:

@@ -6,8 +6,9 @@ Sources are those of an ONNX node, or of any list of values that stands for its 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -225,6 +226,26 @@ def moved(x: Source, given: Quantisation, wanted: Quantisation) -> Source:
     values = wanted.quantise(given.dequantise(every_byte(given.dtype)))
     line = line_through(given, wanted, values)
     return Emit(table(values, given.dtype, wanted.dtype) if line is None else FixedMap(line), [x])
+
+
+def in_uint8(given: Quantisation) -> Quantisation:
+    """Return the quantisation that int8 has as uint8; that of uint8 itself."""
+    if given.dtype == U8:
+        return given
+    return replace(given, dtype=U8, zero=tuple(z + SHIFT for z in given.zero))
+
+
+def in_one_type(
+    make: Callable[[Source, Any, Quantisation, Quantisation], Emit],
+    about: Any,
+    a: Quantisation,
+    y: Quantisation,
+) -> Source:
+    """Return make(x, about, a, y) of source 0, bytes of one type: of uint8 where a and y have two."""
+    if are_bytes(a, y):
+        return make(0, about, a, y)
+    seen, last = in_uint8(a), in_uint8(y)
+    return moved(make(moved(0, a, seen), about, seen, last), last, y)
 
 
 def joined(members: Sequence[tuple[Source, Quantisation]], y: Quantisation, axis: int) -> Emit:

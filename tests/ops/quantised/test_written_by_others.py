@@ -92,6 +92,45 @@ def test_int8_that_is_read_once_is_uint8_there(device, op, seed):
     net.check(device, net.rounded(made, steps[0 if op == "AveragePool" else 2], seed - 3))
 
 
+KINDS = {"s": (np.int8, 0), "u": (np.uint8, 128)}
+STEPS = {"Add": (0.1, 0.05, 0.1), "Mul": (0.3, 0.3, 1.5)}  # of operands and result
+
+
+@pytest.mark.parametrize("kinds", ["ssu", "sus", "uss", "uus", "suu"])
+@pytest.mark.parametrize("op", ["Add", "Mul"])
+def test_operands_and_results_of_two_types_are_uint8_there(device, op, kinds):
+    """int8 that is read once becomes uint8, and all bytes are of one type then."""
+    net, given = Net(), []
+    for k, kind in enumerate(kinds[:2]):
+        net.inputs[f"x{k}"] = normal((1, 24, 24, 20), k) * F(8)
+        net.dtype, middle = KINDS[kind]
+        given.append(net.rounded(f"x{k}", STEPS[op][k], middle - 3 - k))
+    net.dtype, middle = KINDS[kinds[2]]
+    net.check(device, net.rounded(net.node(op, *given), STEPS[op][2], middle + 4))
+
+
+@pytest.mark.parametrize("kinds", ["su", "us", "suu", "usu"])
+@pytest.mark.parametrize("windows", [{"kernel_shape": [4, 3]}, {"kernel_shape": [13, 16]}, {}])
+def test_averages_of_another_type(device, windows, kinds):
+    """Of uint8 where int8 is read once; of float32 where another operator, for a third kind, reads it, too."""
+    net = Net(KINDS[kinds[0]][0], x=normal((2, 650, 13, 16), 5) * F(8))
+    x = net.rounded("x", 0.1, KINDS[kinds[0]][1] - 3)
+    net.dtype, middle = KINDS[kinds[1]]
+    made = net.node("AveragePool" if windows else "GlobalAveragePool", x, **windows)
+    y = net.rounded(made, 0.1, middle + 4)
+    is_read_twice = len(kinds) > len("su")
+    net.check(device, net.nodes[-2].output[0] if is_read_twice else y, session=usual_session)
+
+
+@pytest.mark.parametrize("op", ["Add", "Mul"])
+def test_constants_of_int8_stay_int8_there(device, op):
+    """The other operand becomes uint8, so that the operator is one of real numbers."""
+    net = Net(x=normal((1, 24, 24, 20), 5) * F(8))
+    known = net.const(rng(1).integers(-128, 128, (24, 24, 20), np.int8))
+    made = net.node(op, net.rounded("x", 0.3, -3), net.real(known, STEPS[op][1], np.int8(7)))
+    net.check(device, net.rounded(made, STEPS[op][2], 4), session=usual_session)
+
+
 AVERAGES = {
     "windows": {"kernel_shape": [3, 2], "strides": [2, 2]},
     "far apart": {"kernel_shape": [3, 2], "strides": [1, 3]},
