@@ -33,6 +33,7 @@ from clnn.types import Array
 
 LEAST_TERMS = 4  # input channels from which vectors of them are worth their sums
 SMALL_TILE = 4  # pixels along an axis of tiles for small images
+LOOKED_UP = 2  # loads of a byte that a table says the real number of
 
 
 def phase_border(
@@ -218,7 +219,9 @@ def _tile(problem: TransposeProblem, qh: int, qw: int, mode: str) -> PhaseTile:
         while vw > 4 and vw // 2 >= problem.oc:
             vw //= 2
         vectors = -(-problem.oc // vw)
-        return phase_tile(qh, qw, vectors, range(1, min(4, vectors) + 1), vw, target)
+        looks_up = isinstance(problem.arith, RealTaps) and target.is_cpu
+        each = LOOKED_UP if looks_up else 1
+        return phase_tile(qh, qw, vectors, range(1, min(4, vectors) + 1), vw, target, each)
     lanes = problem.group if mode == "depthwise" else problem.ic
     while vw > lanes:
         vw //= 2
@@ -227,11 +230,17 @@ def _tile(problem: TransposeProblem, qh: int, qw: int, mode: str) -> PhaseTile:
 
 
 def phase_tile(
-    height: int, width: int, vectors: int, counts: Sequence[int], vw: int, target: Target
+    height: int,
+    width: int,
+    vectors: int,
+    counts: Sequence[int],
+    vw: int,
+    target: Target,
+    each: int = 1,
 ) -> PhaseTile:
     """Return the tile for phases of height x width pixels and `vectors` vectors of `vw` lanes.
 
-    counts: the numbers of vectors that a tile may have.
+    counts: the numbers of vectors that a tile may have. each: loads of an input.
     """
     registers = target.registers
     best: tuple[float, PhaseTile] | None = None
@@ -241,7 +250,7 @@ def phase_tile(
             for tx in range(1, min(width, most // ty) + 1):
                 used = height / (-(-height // ty) * ty) * width / (-(-width // tx) * tx)
                 used *= vectors / (-(-vectors // nv) * nv)
-                score = used * (ty * tx * nv) / loop_slots(ty * tx, nv)
+                score = used * (ty * tx * nv) / loop_slots(ty * tx, nv, each=each)
                 if best is None or score > best[0]:
                     best = (score, PhaseTile(ty, tx, nv, vw))
     assert best is not None

@@ -10,9 +10,9 @@ MEMORY_RATE, STREAM_RATE = 3, 5
 EXPOSED = 0.5  # share of the time that weights take from memory which products do not hide
 
 
-def loop_slots(mr: int, nv: int, more: int = 0) -> int:
-    """Return the slots of a step: mr x nv multiply-adds, and `more`, run beside mr + nv loads."""
-    return max(mr * nv + more, mr + nv + 1) + LOOP_SLOTS
+def loop_slots(mr: int, nv: int, more: int = 0, each: int = 1) -> int:
+    """Return the slots of a step: mr x nv multiply-adds, and `more`, run beside mr * each + nv loads."""
+    return max(mr * nv + more, mr * each + nv + 1) + LOOP_SLOTS
 
 
 def block_slots(mr: int, nv: int, vectors: int, more: int = 0) -> int:
