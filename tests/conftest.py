@@ -130,6 +130,13 @@ def _held(device: str) -> Any:
     return open_context(select(device))
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _no_search_of_what_others_left() -> None:
+    """Keep what is there when a module begins, too: caches of tests before it grow for an hour."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _names_of_opencl_alone() -> Iterator[None]:
     """No kernel has names that the specification lacks, which some compilers let pass: vectors of one element."""

@@ -349,7 +349,7 @@ def test_short_loops_are_their_turns_in_one_plan(device, steps):
         assert not isinstance(session, StagedSession)
 
 
-SHORT = [pytest.param(k, marks=[pytest.mark.exhaustive] * (k >= 4)) for k in range(24)]
+SHORT = [pytest.param(k, marks=[pytest.mark.exhaustive] * (k >= 2)) for k in range(24)]
 
 
 @pytest.mark.parametrize("seed", SHORT)

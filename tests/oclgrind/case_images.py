@@ -186,7 +186,7 @@ convolve(
     only="winograd_f32",
     targets=("cpu",),
 )
-for _mode, _size, _oc in (("max", (6, 9), 37), ("average", (5, 4), 32)):
+for _mode, _size, _oc in (("max", (4, 7), 21), ("average", (5, 4), 16)):
     add(
         f"winograd_pooled_{_mode}",
         PooledConv(Conv2d(SAME3, 1, (PostOp("relu"),)), Pool(window((2, 2), (2, 2)), _mode)),

@@ -38,6 +38,7 @@ from clnn.types import I8, U8
 CPU, GPU = ("cpu",), ("gpu",)
 RESIDUAL = (PostOp("add", operand=3), PostOp("relu"))
 SAME = Window((3, 3), (1, 1), (1, 1), (1, 1), (1, 1))
+ALONG = Window((1, 3), (1, 1), (1, 1), (0, 1), (0, 1))
 POINT = Window((1, 1), (1, 1), (1, 1), (0, 0), (0, 0))
 
 
@@ -166,7 +167,7 @@ def bytes_on_tensor_cores(kind: str) -> None:
     """Check a convolution of bytes with a residual sum, 20 of 32 channels of a pixel being real."""
     ends = np.iinfo(kind)
     random = rng(1)
-    shapes = {"x": (1, 20, 3, 4), "w": (9, 20, 3, 3), "y": (1, 9, 3, 4)}
+    shapes = {"x": (1, 20, 3, 4), "w": (9, 20, 1, 3), "y": (1, 9, 3, 4)}
     x, y = (random.integers(ends.min, ends.max, shapes[n], kind, endpoint=True) for n in "xy")
     w = random.integers(-128, 127, shapes["w"], "i1", endpoint=True)
     out = (I8 if kind == "i1" else U8, 3, int(ends.min), int(ends.max))
@@ -174,16 +175,16 @@ def bytes_on_tensor_cores(kind: str) -> None:
     step = PostOp("byte_sum", (0.61, 0.83, -41.5, 0, 255), 3)
     inputs = [x, w, random.integers(-999, 999, 9, np.int32), y]
     with emulated(MmaTile(32, 32, 32, 32, 16, 2, 1)):
-        spec = Conv2d(SAME, post_ops=(step,), arith=arith)
+        spec = Conv2d(ALONG, post_ops=(step,), arith=arith)
         check_op(DEVICE, spec, inputs, consts=(1, 2), only="_mma_", orders=orders_of(inputs, (3,)))
 
 
 for _kind in ("i1", "u1"):
     put(f"tensor_conv_{_kind}", partial(bytes_on_tensor_cores, _kind), targets=GPU)
-_odd = inputs_of((2, 5, 3, 4), (9, 5, 3, 3), (9,), (2, 9, 3, 4))
+_odd = inputs_of((2, 5, 3, 4), (9, 5, 1, 3), (9,), (2, 9, 3, 4))
 on_tensor_cores(
     "conv_odd",
-    Conv2d(SAME, post_ops=RESIDUAL),
+    Conv2d(ALONG, post_ops=RESIDUAL),
     _odd,
     "f16",
     consts=(1, 2),

@@ -38,7 +38,7 @@ def given(kind, channels, window, taken=1, size=(9, 11)):
 def test_one_filter_per_channel(device, kind, channels, window):
     inputs, arith = given(kind, channels, WINDOWS[window])
     spec = Conv2d(WINDOWS[window], channels, (), arith)
-    ran = check_op(device, spec, inputs, consts=(1,), every=True)
+    ran = check_op(device, spec, inputs, consts=(1,), every=channels == 37)
     assert {name.partition("_r4")[0] for name in ran} == {"depthwise", "conv2d_reference"}, ran
 
 
