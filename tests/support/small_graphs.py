@@ -110,7 +110,7 @@ def decoder() -> Graph:
     both = b.add(Concat(1), soft, wide)
     swapped = b.add(Concat(1), b.add(slice_of((1, 11, 8, 8), 1, 6, 5), both), soft)
     mirrored = b.add(Pad((0, 0, 2, 2), (0, 0, 2, 2), "reflect"), swapped)
-    return b.graph(b.conv(mirrored, 3), b.add(ArgExtreme(True, 1), both))
+    return b.graph(b.conv(mirrored, 3, 5), b.add(ArgExtreme(True, 1), both))
 
 
 def rows() -> Graph:
