@@ -79,6 +79,9 @@ class IntegerGraph:
         self.graph = graph
         self.types, self.consts = dict(graph.types), dict(graph.consts)
         self.producers, self.nodes = graph.producers(), list[Node]()
+        self.viewed = dict[
+            str, str
+        ]()  # views of integers that are made here: the integers behind them
         self.consumers = graph.consumers()
         self.uses = {name: len(found) for name, found in self.consumers.items()}
         for name in graph.outputs.values():
@@ -125,6 +128,7 @@ class IntegerGraph:
             return None
         name = f"{value}:integers"
         if name not in self.types:
+            self.viewed[name] = self.viewed.get(inner[0], inner[0])
             (self.types[name],) = node.spec.infer([self.types[inner[0]]])
             title = f"{node.name}:integers"
             self.nodes.append(Node(title, node.spec, (inner[0],), (name,), node.origin))

@@ -109,13 +109,15 @@ class _Fusing(IntegerGraph):
         return self.computed_in(node, y) is not None
 
     def shifted(self, node: Node, y: Quantisation) -> bool:
-        """Whether ONNX Runtime on x86 has an operator of uint8 where the model has int8."""
-        return y.dtype == I8 and self.computed_in(node, y) == U8
+        """Whether ONNX Runtime on x86 has an operator of uint8 where the model has int8 alone."""
+        found = (self.bytes_of(name) for name in node.inputs)
+        alone = {y.dtype, *(f[1].dtype for f in found if f is not None)} == {I8}
+        return alone and self.computed_in(node, y) == U8
 
     def computed_in(self, node: Node, y: Quantisation) -> DType | None:
         """Return the type of ONNX Runtime's operator of bytes on x86, None where types are not one.
 
-        It makes int8 that is read once uint8, so that types differ around what is read twice.
+        It makes int8 that is read once uint8, so that types differ around constants and what is read twice.
         """
         is_product = isinstance(node.spec, (Conv2d, Gemm))
         whole = node.inputs[:1] if is_product else node.inputs
@@ -139,8 +141,8 @@ class _Fusing(IntegerGraph):
         QuantizeLinear and DequantizeLinear changes its type.
         """
         readers, maker = self.consumers.get(integers, []), self.producers.get(integers)
-        if integers not in self.consumers:  # a view of integers, made here
-            return 1
+        if integers in self.viewed:  # quantised anew there, unless it is of a constant
+            return 2 if self.viewed[integers] in self.consts else 1
         if maker is None or function_of(maker) != "quantise":
             return 2
         count = sum(
@@ -321,16 +323,13 @@ def _elementwise(graph: _Fusing, node: Node, y: Quantisation, limits: Limits) ->
     if len(node.inputs) != 2 or not _is_binary(spec) or a is None or b is None:
         return None
     step, ends = spec.post_ops[0], build.clipped(y, *limits)
-    pair = (b, a) if step.swapped else (a, b)
-    sources, kinds = [name for name, _ in pair], (pair[0][1], pair[1][1], y)
+    (first, p), (second, q) = (b, a) if step.swapped else (a, b)
     function = _FUSED.get(step.fn)
     if function is None or ends != y.limits or not graph.alike(node, y):
-        return Emit(build.written(step.fn, *kinds, ends), [0, 1]), sources
-    if build.are_bytes(*kinds):
-        return Emit(function(*kinds, graph.shifted(node, y)), [0, 1]), sources
-    first, second, last = map(build.in_uint8, kinds)
-    given = [build.moved(0, kinds[0], first), build.moved(1, kinds[1], second)]
-    return build.moved(Emit(function(first, second, last), given), last, y), sources
+        return Emit(build.written(step.fn, p, q, y, ends), [0, 1]), [first, second]
+    fused = partial(function, shifted=graph.shifted(node, y))
+    made = build.in_one_type(lambda k, m, *kinds: Emit(fused(*kinds), [k, m]), [p, q], y)
+    return made, [first, second]
 
 
 _FUSED = {"add": build.total, "mul": build.product}
@@ -343,7 +342,8 @@ def _average(graph: _Fusing, node: Node, y: Quantisation, limits: Limits) -> Mad
     if not pools or x is None or spec.post_ops:
         return None
     average = build.image_average if graph.alike(node, y) else build.real_average
-    return build.in_one_type(average, graph.types[x[0]].shape[2:], x[1], y), [x[0]]
+    images = graph.types[x[0]].shape[2:]
+    return build.in_one_type(lambda k, *kinds: average(k, images, *kinds), [x[1]], y), [x[0]]
 
 
 def _pool(graph: _Fusing, node: Node, y: Quantisation, limits: Limits) -> Made:
@@ -358,10 +358,10 @@ def _pool(graph: _Fusing, node: Node, y: Quantisation, limits: Limits) -> Made:
     images = graph.types[x[0]].shape[2:]
     is_fixed = not any(is_open(extent) for extent in images)
     if is_fixed and takes_all(spec.window, images):
-        return build.in_one_type(build.image_average, images, x[1], y), [x[0]]
-    shifted = x[1].dtype == I8 and graph.shifted(node, y)
-    average = partial(build.average, shifted=shifted)
-    return build.in_one_type(average, spec, x[1], y), [x[0]]
+        whole = build.image_average
+        return build.in_one_type(lambda k, *kinds: whole(k, images, *kinds), [x[1]], y), [x[0]]
+    average = partial(build.average, pool=spec, shifted=graph.shifted(node, y))
+    return build.in_one_type(lambda k, a, b: average(k, a=a, y=b), [x[1]], y), [x[0]]
 
 
 def _joined(graph: _Fusing, node: Node, y: Quantisation, limits: Limits) -> Made:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -236,16 +235,14 @@ def in_uint8(given: Quantisation) -> Quantisation:
 
 
 def in_one_type(
-    make: Callable[[Source, Any, Quantisation, Quantisation], Emit],
-    about: Any,
-    a: Quantisation,
-    y: Quantisation,
+    make: Callable[..., Emit], given: Sequence[Quantisation], y: Quantisation
 ) -> Source:
-    """Return make(x, about, a, y) of source 0, bytes of one type: of uint8 where a and y have two."""
-    if are_bytes(a, y):
-        return make(0, about, a, y)
-    seen, last = in_uint8(a), in_uint8(y)
-    return moved(make(moved(0, a, seen), about, seen, last), last, y)
+    """Return make(*sources, *given, y) of bytes of one type: of uint8 where they are of two."""
+    if are_bytes(*given, y):
+        return make(*range(len(given)), *given, y)
+    seen, last = [in_uint8(kind) for kind in given], in_uint8(y)
+    sources = [moved(k, *pair) for k, pair in enumerate(zip(given, seen, strict=True))]
+    return moved(make(*sources, *seen, last), last, y)
 
 
 def joined(members: Sequence[tuple[Source, Quantisation]], y: Quantisation, axis: int) -> Emit:

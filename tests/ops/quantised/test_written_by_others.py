@@ -109,25 +109,39 @@ def test_operands_and_results_of_two_types_are_uint8_there(device, op, kinds):
     net.check(device, net.rounded(net.node(op, *given), STEPS[op][2], middle + 4))
 
 
-@pytest.mark.parametrize("kinds", ["su", "us", "suu", "usu"])
+@pytest.mark.parametrize("written", [False, True])
+@pytest.mark.parametrize("kinds", ["su", "us"])
 @pytest.mark.parametrize("windows", [{"kernel_shape": [4, 3]}, {"kernel_shape": [13, 16]}, {}])
-def test_averages_of_another_type(device, windows, kinds):
-    """Of uint8 where int8 is read once; of float32 where another operator, for a third kind, reads it, too."""
+def test_averages_of_another_type(device, windows, kinds, written):
+    """Of uint8; written: the integers are a result, and where they are int8, averages are of float32 there."""
     net = Net(KINDS[kinds[0]][0], x=normal((2, 650, 13, 16), 5) * F(8))
     x = net.rounded("x", 0.1, KINDS[kinds[0]][1] - 3)
     net.dtype, middle = KINDS[kinds[1]]
     made = net.node("AveragePool" if windows else "GlobalAveragePool", x, **windows)
     y = net.rounded(made, 0.1, middle + 4)
-    is_read_twice = len(kinds) > len("su")
-    net.check(device, net.nodes[-2].output[0] if is_read_twice else y, session=usual_session)
+    net.check(device, net.nodes[-2].output[0] if written else y, session=usual_session)
 
 
+VIEWS = {
+    "": (24, 24, 20),
+    "Reshape": (576, 20),
+    "Transpose": (24, 20, 24),
+}  # of constants of these shapes
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+@pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("op", ["Add", "Mul"])
-def test_constants_of_int8_stay_int8_there(device, op):
-    """The other operand becomes uint8, so that the operator is one of real numbers."""
+def test_constants_of_int8_stay_int8_there(device, op, view, swapped):
+    """Views of them, too. The other operand becomes uint8, so that the operator is one of real numbers."""
     net = Net(x=normal((1, 24, 24, 20), 5) * F(8))
-    known = net.const(rng(1).integers(-128, 128, (24, 24, 20), np.int8))
-    made = net.node(op, net.rounded("x", 0.3, -3), net.real(known, STEPS[op][1], np.int8(7)))
+    known = net.const(rng(1).integers(-128, 128, VIEWS[view], np.int8))
+    pair = [net.rounded("x", STEPS[op][0], -3), net.real(known, STEPS[op][1], np.int8(7))]
+    if view == "Reshape":
+        pair[1] = net.node(view, pair[1], net.const(np.int64([24, 24, 20])))
+    elif view:
+        pair[1] = net.node(view, pair[1], perm=[0, 2, 1])
+    made = net.node(op, *(pair[::-1] if swapped else pair))
     net.check(device, net.rounded(made, STEPS[op][2], 4), session=usual_session)
 
 
