@@ -89,7 +89,9 @@ def _block(info: DeviceInfo) -> list[str]:
 
 
 def _pairs(info: DeviceInfo) -> str:
-    """Return how products of bfloat16 are computed on a CPU, and why not by its instruction."""
+    """Return how products of bfloat16 are computed on a CPU, and why not by its instructions."""
+    if info.caps.x86_amx:
+        return "multiplied by tiles of registers (AMX)"
     lacks = next((c for c in (info.caps.x86_bf16, info.caps.fast_bf16) if not c), None)
     how = "multiplied in pairs by vdpbf16ps"
     return how if lacks is None else f"multiplied as float32: {lacks.reason}"

@@ -2,8 +2,8 @@
 Results of conv/direct's tiles as bytes, four vectors at a time. Reads the parameters of that template;
 `narrow` says how (_common/narrow.cl.mako). A sum of bytes or a table may be fused behind (post_ops of one step).
 
-finish(t, row, channels)   statements that finish and store a tile's results in a loop over pixels, of sums
-                           a{pixel}_{vector}, where a block has so many channels
+finish(t, row, channels, joined)   statements that finish and store a tile's results in a loop over pixels, of sums
+                           a{pixel}_{vector}, or t[] where they are `joined` in it, where a block has so many channels
 t: Tiles of the image (_common/pixels.cl.mako). row(k, v): vector v of row k of the arithmetic's constants
 </%doc>
 <%namespace name="ar" file="/${context['arith'].library}"/>
@@ -68,7 +68,7 @@ def runs_of(vectors, first):
 %  endfor
 % endif
 </%def>
-<%def name="finish(t, row, channels)">\
+<%def name="finish(t, row, channels, joined=False)">\
 <%
     used = -(-channels // vw)
     pixels = next(p for p in (1, 2, 4) if p * used % 4 == 0)
@@ -86,10 +86,12 @@ ${na.entries("entries", f"extra{operands[tables[0].operand][0]}")}\
     const ${vec_type(types[2], vw)} r${k}_${v} = ${row(k, v)};
 %   endfor
 %  endfor
+% if not joined:
     ${vec_type(arith.acc, vw)} t[${room * nv}];
-%  for m in range(room):
+% endif
+%  for m in range(mr if joined else 0, room):
 %   for v in range(nv):
-    t[${m * nv + v}] = a${min(m, mr - 1)}_${v};
+    t[${m * nv + v}] = ${f"t[{(mr - 1) * nv + v}]" if joined else f"a{min(m, mr - 1)}_{v}"};
 %   endfor
 %  endfor
     for (int m = 0; m < ${mr}; m += ${pixels}) {

@@ -115,7 +115,7 @@ ${load(types[2], vw, "table", where)}\
     blocks, tail = blocks_of(oc, ocb)
     def row(k, v):
         return capture(table_row, k, v).strip()
-    do_finish = (lambda n: by.finish(t, row, n)) if narrow else (lambda n: finish_in_loop(t, joined, n) if loop_epilogue else finish_tile(t, n))
+    do_finish = (lambda n: by.finish(t, row, n, joined)) if narrow else (lambda n: finish_in_loop(t, joined, n) if loop_epilogue else finish_tile(t, n))
 %>\
 % if tail == ocb:
     ${do_finish(ocb)}

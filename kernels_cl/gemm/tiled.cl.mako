@@ -44,10 +44,9 @@ Tunables mr        {1..30}        rows of a tile
          k_slices  {1,2,4..64}    shares of k; 1 unless channels_fastest
 </%doc>
 <%namespace name="dt" file="/_common/dot.cl.mako"/>
+<%namespace name="fi" file="/_common/product_finish.cl.mako"/>
 <%namespace name="lp" file="/_common/loops.cl.mako"/>
 <%namespace name="pf" file="/_common/prefetch.cl.mako"/>
-<%namespace name="st" file="/_common/epilogue.cl.mako"/>
-<%namespace name="tl" file="/_common/tile.cl.mako"/>
 <%!
 LINE = 64  # bytes of a cache line
 FEW = 4  # rows of a tile where there are too few for a whole one, as is told at run time
@@ -55,10 +54,8 @@ FEW = 4  # rows of a tile where there are too few for a whole one, as is told at
 <%
     width = nv * vw
     blocks, tiles = -(-n // width), -(-m // mr)
-    tail = n - (blocks - 1) * width
     uneven = not divides(mr, m)
     has_few = is_open(m) and k_slices == 1
-    open_end = is_open(n) and not shift
     lanes = wg[0]
     V = vec_type("float", vw)
     at_, bt, yt = types
@@ -75,66 +72,7 @@ FEW = 4  # rows of a tile where there are too few for a whole one, as is told at
     else:
         ids = ("get_global_id(1)", "get_global_id(0)") if channels_fastest else ("get_global_id(0)", "get_global_id(1)")
     names = ["at_a", "at_b", "at_dst"] + [f"at_extra{place}" for place, _ in extras.values()]
-    def at(pitches, v):
-        terms = [] if is_zero(pitches[0]) else [f"(m0 + r) * {pitches[0]}"]
-        column = f"{v} * {vw}" if isinstance(v, str) else v * vw
-        terms += [] if is_zero(pitches[1]) else [f"(n0 + {column}) * {pitches[1]}"]
-        return " + ".join(terms) or "0"
-    def ends(tail_block):
-        """First and end lane that are stored, and end lane that operands have, per vector."""
-        if not tail_block:
-            return [(0, vw, vw)] * nv
-        if shift:
-            return [(min(max(width - tail - v * vw, 0), vw), vw, vw) for v in range(nv)]
-        return [(0, min(max(tail - v * vw, 0), vw), min(max(tail - v * vw, 0), vw)) for v in range(nv)]
 %>
-<%def name="finish_vector(v, first, end, there)">\
-<%
-    def operand(which):
-        place, pitches = extras[which]
-        text = capture(tl.load_lanes, vw, f"extra{place}", at(pitches, v), pitches[1], there, yt).strip()
-        return f"({scalar(scales[which])} * {text})" if which in scales else text
-%>\
-        {
-            ${V} value = t[r * ${nv} + ${v}];
-            ${st.apply(post_ops, "value", "float", vw, operand)}
-% if isinstance(end, str):
-            float lanes_[${vw}];
-            ${store(vw, "value", "lanes_", "0", space="__private")}
-            for (int k_ = 0; k_ < ${end}; ++k_) { ${store(1, "lanes_[k_]", "dst", f"{at(dst, v)} + k_ * {dst[1]}", yt)} }
-% else:
-            ${tl.store_lanes(vw, "value", "dst", at(dst, v), dst[1], first, end, yt)}
-% endif
-        }
-</%def>
-<%def name="finish(tail_block, mr, few)">\
-    ${V} t[${mr * nv}];
-% for r in range(mr):
-%  for v in range(nv):
-    t[${r * nv + v}] = c${r}_${v};
-%  endfor
-% endfor
-    for (int r = 0; r < ${mr}; ++r) {
-% if few:
-        if (m0 + r >= ${m}) break;
-% elif uneven:
-        if (m0 + r < first) continue;
-% endif
-% if tail_block and open_end:
-        for (int v = 0; v < ${nv}; ++v) {
-        const int there = min(${n} - n0 - v * ${vw}, ${vw});
-        if (there <= 0) break;
-        ${finish_vector("v", 0, "there", "there")}
-        }
-% else:
-%  for v, (first, end, there) in enumerate(ends(tail_block)):
-%   if first < end:
-        ${finish_vector(v, first, end, there)}
-%   endif
-%  endfor
-% endif
-    }
-</%def>
 <%def name="add_slices()">\
     __local ${V} sums[${k_slices * mr * nv * lanes}];
     __local ${V} *mine = sums + get_local_id(0);
@@ -236,17 +174,7 @@ ${dt.apart(vw, mr, nv, lambda r, v: f"c{r}_{v}", wide_pitch, "2 * i")}\
 % if k_slices > 1:
     ${add_slices()}
 % endif
-% if not open_end and tail == width:
-    ${finish(False, mr, few)}
-% elif not open_end and blocks == 1:
-    ${finish(True, mr, few)}
-% else:
-    if (${f"n0 + {width} <= {n}" if open_end else f"block < {blocks - 1}"}) {
-    ${finish(False, mr, few)}
-    } else {
-    ${finish(True, mr, few)}
-    }
-% endif
+${fi.finish_all(mr, few)}\
 </%def>
 ${group_size(wg)}
 __kernel void ${name}(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import case_amx
 import case_any_shape
 import case_boxes
 import case_elements
@@ -26,6 +27,7 @@ from table import CASES, Case, jobs
 __all__ = ["CASES", "MODULES", "Case", "jobs"]
 
 MODULES = (
+    case_amx,
     case_any_shape,
     case_boxes,
     case_elements,

@@ -14,6 +14,7 @@ from clnn.errors import DeviceError, NoDeviceError
 from clnn.runtime.device import device as module
 from clnn.runtime.device.device import DeviceInfo, discover, open_context, select
 from clnn.runtime.device.probe import CAPABILITY_NAMES, Capabilities, Capability
+from clnn.runtime.device.processor import may_use_tiles
 
 MULTIPLY_ADD = """
 #pragma OPENCL EXTENSION cl_khr_{extension} : enable
@@ -285,6 +286,7 @@ def test_inline_assembly_depends_on_the_implementation(device: str) -> None:
         assert bool(info.caps.x86_vbmi) == ("avx512vbmi" in flags.split())
     if info.type == "cpu" and device == "Portable Computing Language":
         assert bool(info.caps.x86_bf16) == ("avx512_bf16" in flags.split())
+        assert bool(info.caps.x86_amx) == may_use_tiles()
     assert info.caps.x86_bf16 or not info.caps.fast_bf16
     if "NVIDIA" not in info.vendor.upper():
         instructions = [name for name in CAPABILITY_NAMES if name.startswith("ptx_")]

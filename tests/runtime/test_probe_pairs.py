@@ -84,6 +84,7 @@ def test_devices_say_how_bfloat16_is_multiplied(any_device: str) -> None:
     ):
         caps = replace(
             info.caps,
+            x86_amx=Capability(False, "none"),
             x86_bf16=Capability(there, "" if there else "no such instruction"),
             fast_bf16=Capability(not slow, slow),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -30,11 +31,11 @@ def generate_for(monkeypatch: pytest.MonkeyPatch, target: Target) -> None:
     monkeypatch.setattr(planning, "target_of", lambda info: target)
 
 
-def having(monkeypatch: pytest.MonkeyPatch, *features: str) -> None:
-    """Let sessions generate the code that they would for a device that has `features` besides."""
+def having(monkeypatch: pytest.MonkeyPatch, *features: str, lacking: Sequence[str] = ()) -> None:
+    """Let sessions generate the code that they would for a device that has `features` besides, and some not."""
 
     def gaining(info: DeviceInfo) -> Target:
         target = target_of(info)
-        return replace(target, features=target.features.union(features))
+        return replace(target, features=target.features.union(features).difference(lacking))
 
     monkeypatch.setattr(planning, "target_of", gaining)

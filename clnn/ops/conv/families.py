@@ -4,6 +4,7 @@
     depthwise_bytes   the same of bytes, four rows of a window at a time
     direct            register tiles of pixels by output channels, one product at a time
     direct, packed    the same, two or four products of small integers at a time
+    amx               of bytes and bfloat16 by tiles of registers, where x86 has them
     row_packing       packed ones of few input channels: a row of the window as channels
     streaming         the same for weights that exceed a CPU's caches: each is read once
     winograd_cpu      3 x 3 with fewer products, transforms in the kernel or in a launch before
@@ -28,6 +29,7 @@ from collections.abc import Callable, Iterator
 from itertools import chain, islice
 
 from clnn.ops.conv import (
+    amx,
     depthwise,
     depthwise_bytes,
     direct,
@@ -55,6 +57,7 @@ FAMILIES: tuple[Family, ...] = (
     depthwise_bytes.variants,
     direct.variants,
     direct.packed_variants,
+    amx.variants,
     row_packing.variants,
     streaming.variants,
     winograd_cpu.variants,

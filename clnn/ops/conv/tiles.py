@@ -58,19 +58,22 @@ class Tiles:
 
     row and flat tiles are evenly spaced (`even`): th rows of tw neighbours, the last ones overlapping
     others; in a flat image all pixels are one row. Other modes count pixels through rows. exact: no
-    tile ends beyond the image, or overlaps another. end: the name of a pixel that tiles of a flat
+    tile ends beyond the image, or overlaps another. wide: all rows are one, each with the border behind
+    it, `span` pixels from one to the next. end: the name of a pixel that tiles of a flat
     image may reach beyond, "" where they do not; an image may be smaller than a tile then.
     """
 
-    def __init__(self, mode: str, oh: int, ow: int, mr: int, th: int, end: str = "") -> None:
-        self.end = end
+    def __init__(
+        self, mode: str, oh: int, ow: int, mr: int, th: int, end: str = "", span: int = 0
+    ) -> None:
+        self.end, self.span = end, span
         self.oh, self.ow, self.mr, self.th, self.tw = oh, ow, mr, th, mr // th
-        self.pixels = oh * ow
+        self.pixels = (oh - 1) * span + ow if span else oh * ow
         self.even = mode in ("row", "flat")
         high, wide = (1, self.pixels) if mode == "flat" else (oh, ow)
         self.columns = -(-wide // self.tw)
         self.count = -(-high // th) * self.columns if self.even else -(-self.pixels // mr)
-        self.exact = divides(mr, self.pixels)
+        self.exact = not span and divides(mr, self.pixels)
         if self.even:
             self.exact = divides(th, high) and divides(self.tw, wide)
             assert end or (th <= high and self.tw <= wide), (th, mr, oh, ow)

@@ -4,6 +4,7 @@
     direct      register tiles over columns of b where they lie
     few_rows    dot products of rows and columns that both lie along k
     strassen    seven products of blocks for eight, on CPUs, where b is a constant
+    amx         tiles of registers for pairs of bfloat16, where x86 has them
     mma         tiles on tensor cores, of operands whose rows lie in pieces of 16 bytes
     workgroup   tiles of work-groups that share chunks of operands in local memory, on GPUs
     reference   one work-item per result: any layout and element type
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator
 
+from clnn.ops.gemm.amx import amx_variants
 from clnn.ops.gemm.few_rows import few_rows_variants
 from clnn.ops.gemm.mma import mma_variants
 from clnn.ops.gemm.problem import GemmProblem
@@ -37,6 +39,7 @@ FAMILIES: tuple[Family, ...] = (
     direct_variants,
     few_rows_variants,
     strassen_variants,
+    amx_variants,
     mma_variants,
     workgroup_variants,
 )

@@ -23,7 +23,7 @@ from clnn.runtime.device.probe import (
     ProbeTarget,
     probe,
 )
-from clnn.runtime.device.processor import compiled_for
+from clnn.runtime.device.processor import NOT_GIVEN, compiled_for, may_use_tiles
 from clnn.runtime.drivers import driver_listing, driver_loading
 from clnn.runtime.drivers.loader import load, setup, warn_if_hidden
 from clnn.runtime.drivers.queries import IP_VERSION, stated_number
@@ -284,7 +284,7 @@ def _probed_now(info: DeviceInfo, refresh: bool) -> DeviceInfo:
         copy_rate=copy_rate,
         launch_ns=launch_ns,
         why_not=result.why_not,
-        caps=result.caps,
+        caps=_given(result.caps),
         subgroup_size=result.subgroup_size,
         usable_local_mem=result.usable_local_mem,
         max_rounds=result.max_rounds,
@@ -292,6 +292,13 @@ def _probed_now(info: DeviceInfo, refresh: bool) -> DeviceInfo:
     with _lock:
         _probed[info.index] = probed = _within(probed)
     return probed
+
+
+def _given(caps: Capabilities) -> Capabilities:
+    """Return what a device can do with what the system gives this process, which is asked for it here."""
+    if not caps.x86_amx or may_use_tiles():
+        return caps
+    return replace(caps, x86_amx=Capability(False, NOT_GIVEN))
 
 
 def _within(info: DeviceInfo) -> DeviceInfo:

@@ -61,8 +61,8 @@ class Capabilities:
     cl_khr_integer_dot_product. x86_vnni: inline assembly `vpdpbusd` on int16 vectors, and packs of
     them, as `drivers/assembly.py` gives it to the compiler. x86_vbmi: `vpermi2b` on such vectors, likewise.
     x86_madd: `vpmaddwd` on int8 vectors, and
-    packs of them, likewise. x86_bf16: inline
-    assembly `vdpbf16ps`. fast_bf16: it adds products faster than float's multiply-adds do; measured.
+    packs of them, likewise. x86_bf16: inline assembly `vdpbf16ps`. fast_bf16: it adds products faster than
+    float's multiply-adds do; measured. x86_amx: registers of tiles (AMX), for products of bytes and of bfloat16.
     half_rate: multiply-adds of 16 floats add no more products than those of 8, where registers hold 16; measured.
     ptx_dp4a: inline PTX `dp4a`. ptx_mma, ptx_ldmatrix, ptx_cp_async: inline PTX `mma.sync` of f16,
     bf16, tf32 and s8, `ldmatrix`, `cp.async` that fills with zeros. prefetch: `__builtin_prefetch` of any address, on
@@ -85,6 +85,7 @@ class Capabilities:
     x86_vbmi: Capability = UNPROBED
     x86_madd: Capability = UNPROBED
     x86_bf16: Capability = UNPROBED
+    x86_amx: Capability = UNPROBED
     fast_bf16: Capability = UNPROBED
     half_rate: Capability = UNPROBED
     ptx_dp4a: Capability = UNPROBED

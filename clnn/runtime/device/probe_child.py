@@ -14,11 +14,18 @@ from typing import Any
 
 import numpy as np
 
-from clnn.runtime.device import probe_core, probe_pairs, probe_ptx, probe_rates, probe_registers
+from clnn.runtime.device import (
+    probe_amx,
+    probe_core,
+    probe_pairs,
+    probe_ptx,
+    probe_rates,
+    probe_registers,
+)
 from clnn.runtime.device.probe import JOINT, REQUIRED
 from clnn.runtime.device.probe_bench import ProbeBench, RefusedError, SlowError, expect
 from clnn.runtime.device.probe_dots import check_dots, four_bytes
-from clnn.runtime.device.processor import lists
+from clnn.runtime.device.processor import has_tiles, lists
 from clnn.runtime.drivers.loader import load
 from clnn.runtime.drivers.pages import host_buffer, pages
 from clnn.runtime.process.child import reply_stream
@@ -211,6 +218,7 @@ STEPS: dict[str, Callable[[ProbeBench], int]] = {
     "x86_vbmi": step_x86_vbmi,
     "x86_madd": step_x86_madd,
     "x86_bf16": probe_pairs.step_x86_bf16,
+    "x86_amx": probe_amx.step_x86_amx,
     "fast_bf16": probe_pairs.step_fast_bf16,
     "half_rate": probe_pairs.step_half_rate,
     "ptx_dp4a": probe_ptx.step_ptx_dp4a,
@@ -242,6 +250,7 @@ def build_most(bench: ProbeBench, steps: Sequence[str]) -> None:
     listed = {"x86_vnni": cpu_has_vnni(), "x86_madd": lists("avx2")}
     listed["x86_vbmi"] = lists("avx512vbmi")
     listed["x86_bf16"] = lists(probe_pairs.FEATURE)
+    listed["x86_amx"] = has_tiles()
     listed["x86_wide"] = lists(probe_pairs.WIDE_FEATURE)
     asked = {name for name in listed if STEP_OF.get(name, name) in steps}
     assembly = [name for name, there in listed.items() if cpu and there and name in asked]

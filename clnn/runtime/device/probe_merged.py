@@ -24,6 +24,7 @@ KERNELS = {
     "x86_vbmi": {"lookup": "pqr"},
     "x86_madd": {"madd": "pqr", "pack8": "pq"},
     "x86_bf16": {"pairs": "pqr", "pair_rounds": "npq", "float_rounds": "npq"},
+    "x86_amx": dict.fromkeys(("tile_bytes", "tile_signed", "tile_pairs"), "pqr"),
     "x86_wide": {"rounds_of_16": "npq", "rounds_of_8": "npq"},
 }
 NAME, NONE = "merged", -1

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import sys
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -15,6 +17,8 @@ _NAMED_BY = {
     INTEL: "CL_CONFIG_CPU_TARGET_ARCH",
     "Portable Computing Language": "POCL_LLVM_CPU_NAME",
 }
+# Linux's system call on x86-64, what it is asked, and the number of the registers' state.
+_ARCH_PRCTL, _ASK_FOR, _TILES = 158, 0x1023, 18
 # Names, as LLVM has them, of processors whose registers hold eight floats at most; those that begin so, too.
 _NARROW = (
     *("corei7", "core-avx-i", "core-avx2", "nehalem", "westmere", "sandybridge", "ivybridge"),
@@ -31,6 +35,28 @@ def lists(feature: str) -> bool:
     except OSError:
         return False
     return feature in text.split()
+
+
+def has_tiles() -> bool:
+    """Tell whether this machine's processor has registers of tiles (AMX), for bytes and bfloat16."""
+    return all(map(lists, ("amx_tile", "amx_int8", "amx_bf16")))
+
+
+NOT_GIVEN = "the system does not let this process use AMX"
+
+
+@lru_cache
+def may_use_tiles() -> bool:
+    """Ask the system for registers of tiles, which no process has from its start; tell whether it gave them.
+
+    They are given to all threads, for as long as the process runs.
+    """
+    if not has_tiles() or not sys.platform.startswith("linux"):
+        return False
+    try:
+        return bool(ctypes.CDLL(None).syscall(_ARCH_PRCTL, _ASK_FOR, _TILES) == 0)
+    except (OSError, AttributeError):
+        return False
 
 
 def compiled_for(platform: str, env: Mapping[str, str] = os.environ) -> str:

@@ -62,6 +62,7 @@ MARKS = {
     "x86_vbmi": r"vpermi2b ",
     "x86_madd": r"vpmaddwd |vpack\w+ (?=%2, %1, %0\" : \"=x)",
     "x86_bf16": r"vdpbf16ps ",
+    "x86_amx": r"byte 0xc4, 0xe2, 0x7b, 0x4b, ",
     "ptx_dp4a": r'"dp4a\.',
     "ptx_mma": r"mma\.sync",
     "ptx_ldmatrix": r"ldmatrix\.",

@@ -21,6 +21,7 @@ import numpy as np
 from clnn.layout import TensorLayout, view_of
 from clnn.runtime.build import registers
 from clnn.runtime.build.program import program_binary
+from clnn.runtime.device.processor import may_use_tiles
 from clnn.runtime.drivers.assembly import taken_by
 from clnn.runtime.drivers.eventless import launch_on
 from clnn.runtime.drivers.loader import load
@@ -49,6 +50,7 @@ class _TrialBench:
         device = cl.get_platforms()[argument["platform"]].get_devices()[argument["device"]]
         self.cl, self.device = cl, device
         self.options, self.large = list(argument["options"]), bool(argument.get("large"))
+        may_use_tiles()  # asks for what kernels that the parent chose may need
         self.context = cl.Context([device])
         self.queue = cl.CommandQueue(self.context)
         self.memory: _Tensors | None = None

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
-
 import numpy as np
 import pytest
+from exact import flushed, fma
 from harness import check_op, normal, of_cpus
 from targets import having, without
 
@@ -147,27 +146,8 @@ def test_arithmetic_of_the_instruction(any_device):
         got = bench.run(
             bench.kernel("x86_bf16", "pairs"), n // 16, None, (*halves.view(np.int32), acc), acc
         )
-        x, w = (_flushed(widen(h, STORED_BF16)).reshape(n, 2) for h in halves)
+        x, w = (flushed(widen(h, STORED_BF16)).reshape(n, 2) for h in halves)
         want = [
-            _fma(a[0], b[0], _fma(a[1], b[1], c))
-            for a, b, c in zip(x, w, _flushed(acc), strict=True)
+            fma(a[0], b[0], fma(a[1], b[1], c)) for a, b, c in zip(x, w, flushed(acc), strict=True)
         ]
         np.testing.assert_array_equal(got, np.array(want, np.float32))
-
-
-def _flushed(values):
-    return np.where(np.abs(values) < 2.0**-126, np.float32(0), values)
-
-
-def _fma(a, b, c):
-    """Return a b + c as float32, rounded once to nearest, ties to even."""
-    exact = Fraction(float(a)) * Fraction(float(b)) + Fraction(float(c))
-    if abs(exact) < Fraction(2) ** -126:
-        return 0.0
-    exponent = 0
-    while abs(exact) >= Fraction(2) ** (exponent + 1):
-        exponent += 1
-    while abs(exact) < Fraction(2) ** exponent:
-        exponent -= 1
-    step = Fraction(2) ** (exponent - 23)
-    return float(round(exact / step) * step)

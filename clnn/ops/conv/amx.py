@@ -1,0 +1,168 @@
+"""The convolution of bytes, and of bfloat16, by tiles of registers (x86's AMX) as variants.
+
+Pixels of a tile lie at the same distance from each other: in a row of the image, in an image without a
+border, or, where the window moves by one, in a row that reaches over the border to the next one.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+
+from clnn.arith._base import FLOAT
+from clnn.ops.conv.direct import narrowing
+from clnn.ops.conv.packing import pack_table, pack_weights
+from clnn.ops.conv.problem import WEIGHTS, ConvProblem, innermost
+from clnn.ops.conv.tiles import Tile, Tiles
+from clnn.ops.launch import Arg, Const, In, Launch, Variant, grid
+from clnn.ops.shared import amx
+from clnn.ops.shared.byte_scales import last_args
+from clnn.ops.shared.cycles import cold_cycles
+from clnn.records import dataclass
+from clnn.traced import is_open
+
+CANDIDATES = 6
+SWAPPED_ORDER_COST = 1.04
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """A tile of `ma` by tile.nv tiles of registers, and its estimated cycles; each: tiles of a work-item."""
+
+    cost: float
+    tile: Tile
+    ma: int
+    each: int
+    channels_fastest: bool
+
+
+def variants(problem: ConvProblem) -> Iterator[Variant]:
+    """Yield the kernels that are worth a measurement, by rising cost."""
+    if not _fits(problem):
+        return
+    choices = sorted(_choices(problem), key=lambda choice: choice.cost)
+    for choice in choices[:CANDIDATES]:
+        yield _variant(problem, choice)
+
+
+def _kind(problem: ConvProblem) -> str:
+    """Return the kind of products, "" where tiles have none of the problem's."""
+    x, weights, arith = problem.input(0), problem.input(WEIGHTS), problem.arith
+    kind = amx.products(x.memory, weights.memory)
+    fits = arith is FLOAT if kind == "bf16" else arith.wraps and arith.acc == "int"
+    return kind if fits and not arith.channelwise else ""
+
+
+def _fits(problem: ConvProblem) -> bool:
+    known = not any(map(is_open, (problem.batch, problem.height, problem.width, problem.ic)))
+    fits = known and amx.how(problem.target) and problem.has_border and innermost(problem.src)
+    return bool(fits and _kind(problem) and _depth(problem))
+
+
+def _depth(problem: ConvProblem) -> int:
+    return amx.depth(problem.ic * problem.input(0).memory.itemsize)
+
+
+def _shapes(problem: ConvProblem, ma: int) -> Iterator[tuple[str, int, int]]:
+    """Yield (mode, rows of the image, pixels) of tiles of `ma` left ones."""
+    height, width, src = problem.height, problem.width, problem.src
+    pitch = src.pitches[3]
+
+    def evenly(pixels: int) -> int:
+        """Return the pixels of tiles that share so many with the least overlap."""
+        tiles = -(-pixels // (ma * amx.ROWS))
+        return int(-(-pixels // (tiles * ma)) * ma)
+
+    if problem.window.is_point and (src.shape[2] == 1 or src.pitches[2] == src.shape[3] * pitch):
+        mr = evenly(height * width)
+        if mr <= height * width:
+            yield "flat", 1, mr
+        return
+    if (mr := evenly(width)) <= width:
+        yield "row", 1, mr
+    if 1 < ma <= height and width <= amx.ROWS:
+        yield "row", ma, ma * width
+    if problem.geometry["strides"] == (1, 1) and src.pitches[2] % pitch == 0:
+        mr, span = ma * amx.ROWS, src.pitches[2] // pitch
+        if span >= width and mr <= (height - 1) * span + width:
+            yield "wide", 1, mr
+
+
+def _span(problem: ConvProblem, mode: str) -> int:
+    return int(problem.src.pitches[2] // problem.src.pitches[3]) if mode == "wide" else 0
+
+
+def _tiles(problem: ConvProblem, tile: Tile) -> int:
+    """Return the tiles of pixels of an image."""
+    span = _span(problem, tile.mode)
+    size = (problem.height, problem.width, tile.mr, tile.rows)
+    return Tiles(tile.mode, *size, span=span).count
+
+
+def _choices(problem: ConvProblem) -> Iterator[_Choice]:
+    target, vectors = problem.target, -(-problem.oc // amx.COLUMNS)
+    nbytes = problem.ic * problem.input(0).memory.itemsize
+    steps = problem.taps * nbytes // _depth(problem)
+    cold = cold_cycles(problem.input(WEIGHTS).type.nbytes, target)
+    for ma, nv in amx.SUMS:
+        if nv > vectors:
+            continue
+        for mode, rows, mr in _shapes(problem, ma):
+            tile = Tile(mr, nv, amx.COLUMNS, mode, rows)
+            pixels, blocks = _tiles(problem, tile), -(-vectors // nv) * problem.group
+            add = steps * amx.ADD_CYCLES * ma * vectors * problem.group / blocks
+            cycles = add + amx.TILE_CYCLES + amx.FINISH_CYCLES * mr * nv
+            each = amx.run_of(pixels * blocks, cycles, target)
+            all_cycles = pixels * blocks * (cycles + amx.SHAPE_CYCLES / each)
+            cost = all_cycles * problem.batch / target.compute_units + cold
+            for fastest in (True, False):
+                factor = 1.0 if fastest == problem.weights_stay else SWAPPED_ORDER_COST
+                yield _Choice(cost * factor, tile, ma, each, fastest)
+
+
+def _variant(problem: ConvProblem, choice: _Choice) -> Variant:
+    tile, kind, target = choice.tile, _kind(problem), problem.target
+    blocks = -(-problem.oc // tile.channels) * problem.group
+    runs = -(-_tiles(problem, tile) * blocks // choice.each)
+    global_size, local = grid(target, runs, 1, problem.batch)
+    order = "blocks" if choice.channels_fastest else "pixels"
+    shape = f"{choice.ma}x{tile.nv}_{tile.mr}" + f"_r{tile.rows}" * (tile.rows > 1)
+    name = problem.label("conv2d_amx", f"{kind}_{shape}_{tile.mode}_{order}")
+    types, arith = problem.params["types"], problem.refined
+    params = problem.params | {
+        "name": name,
+        "arith": arith.packed_products(),
+        "types": (types[0], types[1] if kind == "bf16" else "char", *types[2:]),
+        "ic": problem.ic,
+        "oc": problem.oc,
+        "groups": problem.group,
+        "rows": problem.rows,
+        "mode": tile.mode,
+        "mr": tile.mr,
+        "th": tile.rows,
+        "nv": tile.nv,
+        "vw": tile.vw,
+        "ma": choice.ma,
+        "each": choice.each,
+        "how": amx.how(target),
+        "products": kind,
+        "depth": _depth(problem),
+        "prefetch": "prefetch" in target.features,
+        "loop_epilogue": True,
+        "channels_fastest": choice.channels_fastest,
+        "narrow": narrowing(problem, tile),
+        "wg": local,
+    }
+    launch = Launch("conv/amx.cl.mako", params, _args(problem, tile), global_size, local)
+    return Variant(name, (launch,), choice.cost)
+
+
+def _args(problem: ConvProblem, tile: Tile) -> tuple[Arg, ...]:
+    """Return the input, packed weights, the arithmetic's table, and the rest."""
+    weights, table, group = problem.weights, problem.table, problem.group
+    factor = 4 // problem.input(0).memory.itemsize
+    pack = functools.partial(pack_weights, weights, group, tile.channels, factor)
+    args: list[Arg] = [In(0), problem.input(WEIGHTS).packed(pack)]
+    if table is not None:
+        args.append(Const(lambda: pack_table(table, group, tile.channels)))
+    return (*args, *last_args(problem, problem.post_ops))

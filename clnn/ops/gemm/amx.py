@@ -1,0 +1,110 @@
+"""Matrix products of bfloat16 by tiles of registers (x86's AMX): gemm/amx.cl.mako over packed panels of b."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from clnn.ops.gemm.problem import FEW_ROWS, GemmProblem
+from clnn.ops.gemm.tiled import pack_launch
+from clnn.ops.launch import Arg, Launch, Scratch, Variant, grid
+from clnn.ops.shared import amx
+from clnn.ops.shared.cycles import cold_cycles
+from clnn.ops.shared.matrices import Panels, Tile, pack_pairs, panels_for
+from clnn.records import dataclass
+from clnn.traced import is_open
+
+CANDIDATES = 6
+SWAPPED_ORDER_COST = 1.04
+PACK_CYCLES = 4  # of a vector that is packed on the device
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """A tile of `ma` by tile.nv tiles of registers, and its estimated cycles; each: tiles of a work-item."""
+
+    cost: float
+    tile: Tile
+    ma: int
+    each: int
+    channels_fastest: bool
+
+
+def amx_variants(problem: GemmProblem) -> Iterator[Variant]:
+    """Yield the kernels that are worth a measurement, by rising cost."""
+    problem = problem.for_packing()
+    if not _fits(problem):
+        return
+    choices = sorted(_choices(problem), key=lambda choice: choice.cost)
+    for choice in choices[:CANDIDATES]:
+        yield _variant(problem, choice)
+
+
+def _fits(problem: GemmProblem) -> bool:
+    if not amx.how(problem.target) or not amx.products(problem.a.memory, problem.b.memory):
+        return False
+    if any(map(is_open, (problem.m, problem.n, problem.k, *problem.product.batch.extents))):
+        return False
+    deep = amx.depth(2 * problem.k) > 0
+    return problem.m > FEW_ROWS and bool(problem.pairs) and deep
+
+
+def _choices(problem: GemmProblem) -> Iterator[_Choice]:
+    target, vectors = problem.target, -(-problem.n // amx.COLUMNS)
+    steps = 2 * problem.k // amx.depth(2 * problem.k)
+    fixed = cold_cycles(2 * problem.k * problem.n, target)
+    if not problem.b_is_const:
+        fixed = PACK_CYCLES * problem.k * vectors * problem.matrices / target.compute_units
+    for ma, nv in amx.SUMS:
+        tiles = -(-problem.m // (ma * amx.ROWS))
+        mr = -(-problem.m // (tiles * ma)) * ma
+        if nv > vectors or mr > problem.m:
+            continue
+        rows, blocks = problem.tiles(mr, nv * amx.COLUMNS)
+        add = steps * amx.ADD_CYCLES * ma * vectors / blocks
+        cycles = add + amx.TILE_CYCLES + amx.FINISH_CYCLES * mr * nv
+        each = amx.run_of(rows * blocks, cycles, target)
+        all_cycles = rows * blocks * (cycles + amx.SHAPE_CYCLES / each)
+        cost = all_cycles * problem.matrices / target.compute_units + fixed
+        for fastest in (True, False):
+            factor = 1.0 if fastest == problem.b_stays else SWAPPED_ORDER_COST
+            yield _Choice(cost * factor, Tile(mr, nv, amx.COLUMNS), ma, each, fastest)
+
+
+def _variant(problem: GemmProblem, choice: _Choice) -> Variant:
+    panels = panels_for(problem.k, problem.n, choice.tile, problem.target, True)
+    packed = problem.with_packed_b(panels)
+    if problem.b_is_const:
+        matrices = problem.b_matrices()
+        b: Arg = problem.b.packed(lambda: pack_pairs(matrices(), panels))
+        launch = _launch(packed, choice, panels, "packed", b)
+        return Variant(str(launch.params["name"]), (launch,), choice.cost)
+    size = packed.views.b.size
+    scratch = Scratch("panels", max(size, 1) * 2, 2)
+    first = pack_launch(problem, choice.tile, panels, packed.views.b, scratch)
+    launch = _launch(packed, choice, panels, "scratch", scratch)
+    return Variant(str(launch.params["name"]), (first, launch), choice.cost)
+
+
+def _launch(problem: GemmProblem, choice: _Choice, panels: Panels, how: str, b: Arg) -> Launch:
+    target, tile = problem.target, choice.tile
+    rows, blocks = problem.tiles(tile.mr, tile.width)
+    size, local = grid(target, -(-rows * blocks // choice.each), 1, problem.matrices)
+    order = "blocks" if choice.channels_fastest else "rows"
+    params = problem.params() | {
+        "name": f"gemm_amx_bf16_{how}_{choice.ma}x{tile.nv}_t{tile.mr}x{tile.width}_{order}",
+        "row": panels.row,
+        "panel": panels.panel,
+        "b_moves": isinstance(b, Scratch),
+        "shift": False,
+        "channels_fastest": choice.channels_fastest,
+        "mr": tile.mr,
+        "nv": tile.nv,
+        "vw": tile.vw,
+        "ma": choice.ma,
+        "each": choice.each,
+        "how": amx.how(target),
+        "depth": amx.depth(2 * problem.k),
+        "types": problem.types(b),
+        "wg": local,
+    }
+    return Launch("gemm/amx.cl.mako", params, problem.args(b), size, local)

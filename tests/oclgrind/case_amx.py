@@ -1,0 +1,71 @@
+"""Cases of products by tiles of registers: what x86's instructions do in plain OpenCL C."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from unittest import mock
+
+import numpy as np
+from harness import check_op, normal, rng
+from simulator import DEVICE
+from table import put
+
+from clnn.arith.quantised import Requantised
+from clnn.ops.conv import amx as conv_amx
+from clnn.ops.conv.spec import Conv2d
+from clnn.ops.gemm.spec import Gemm
+from clnn.ops.shared import amx
+from clnn.ops.shared.window import Window
+from clnn.runtime.run import planning
+from clnn.types import U8
+
+NHWC = {"i0": (0, 2, 3, 1), "o0": (0, 2, 3, 1)}
+SAME3 = Window((3, 3), (1, 1), (1, 1), (1, 1), (1, 1))
+STRIDED = Window((1, 1), (2, 2), (1, 1), (0, 0), (0, 0))
+BYTES = Requantised(7, False, 255, False, (0.0031,), kind=U8, zero_out=11, low=3, high=240)
+
+
+@contextmanager
+def tiles(*sums: tuple[int, int]) -> Iterator[None]:
+    """Plan for a processor with tiles of registers, and these tiles of sums."""
+    target = planning.target_of(None)
+    target = replace(target, vector=16, features=target.features | {"plain_amx"})
+    with (
+        mock.patch.object(planning, "target_of", lambda info: target),
+        mock.patch.object(amx, "SUMS", sums),
+        mock.patch.object(conv_amx, "CANDIDATES", 64),
+    ):
+        yield
+
+
+def convolution() -> None:
+    """Check windows in rows and over borders, of bfloat16 and of bytes."""
+    given = [normal((1, 4, 3, 5)), normal((17, 4, 3, 3), 1), normal((17,), 2)]
+    with tiles((2, 1)):
+        how = {"dtype": "bf16", "orders": NHWC, "every": True, "only": "_amx_"}
+        check_op(DEVICE, Conv2d(SAME3), given, consts=(1, 2), **how)
+        strided = [normal((1, 4, 3, 5)), normal((9, 4, 1, 1), 1)]
+        check_op(DEVICE, Conv2d(STRIDED), strided, consts=(1,), **how)
+    given = [
+        rng(0).integers(0, 256, (1, 4, 4, 9), np.uint8),
+        rng(1).integers(-128, 128, (17, 4, 1, 1), np.int8),
+        rng(2).integers(-99, 99, 17, np.int32),
+    ]
+    with tiles((1, 2)):
+        point = Window((1, 1), (1, 1), (1, 1), (0, 0), (0, 0))
+        spec = Conv2d(point, 1, (), BYTES)
+        check_op(DEVICE, spec, given, consts=(1, 2), every=True, only="_amx_")
+
+
+def product() -> None:
+    """Check products with a constant, and with what is packed on the device."""
+    with tiles((1, 2)):
+        for consts in ((1,), ()):
+            given = [normal((7, 12)), normal((12, 20), 1)]
+            check_op(DEVICE, Gemm(), given, consts=consts, dtype="bf16", only="gemm_amx")
+
+
+put("conv_amx", convolution, targets=("cpu",))
+put("gemm_amx", product, targets=("cpu",))
