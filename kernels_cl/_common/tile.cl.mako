@@ -11,6 +11,7 @@ total(name, value, width)
     Declares `float NAME`, the sum of the lanes of vector `value`, added by halves.
 </%doc>
 <%!
+from clnn.types import Stored
 def runs(first, end):
     """Split lanes first..end - 1 into (start, count) with counts that are powers of two."""
     pairs = []
@@ -28,7 +29,7 @@ def lanes(start, count):
 
 def masked(width, pitch, first, end, ctype):
     """Whether lanes are stored by masked stores of whole vectors."""
-    return width == 16 and type(pitch) is int and 2 <= pitch <= 4 and end - first > 2 * pitch and ctype == "float"
+    return width == 16 and type(pitch) is int and 2 <= pitch <= 4 and end - first > 2 * pitch and ctype == "float" and not isinstance(ctype, Stored)
 
 def spread(value, pitch, k):
     """Return vector k of a vector of 16's lanes, each `pitch` times."""

@@ -26,8 +26,12 @@ Tunables mr, nv, ma      ma * nv {1..4}
 <%namespace name="ar" file="/${context['arith'].library}"/>
 <%namespace name="fi" file="/_common/conv_finish.cl.mako"/>
 <%namespace name="mx" file="/_common/amx.cl.mako"/>
+<%namespace name="pf" file="/_common/prefetch.cl.mako"/>
 <%namespace name="px" file="/_common/pixels.cl.mako"/>
 <%namespace name="sc" file="/_common/scales.cl.mako"/>
+<%!
+LINE = 64  # bytes of a cache line
+%>
 <%
     (kh, kw), (sy, sx), (dy, dx) = kernel, strides, dilations
     ocb = nv * vw
@@ -43,7 +47,10 @@ Tunables mr, nv, ma      ma * nv {1..4}
     size = size_of(xt)
     move, down = sx * src.pitches[3], sy * src.pitches[2]
     chunks = ic * size // depth
-    panel = depth // size * ocb  # weights of a step
+    panel, whole = depth // size * ocb, kh * kw * ic * ocb  # weights of a step, and of a block
+    # Lines of the next block's weights that a step asks for, where all pixels meet those of a block before.
+    passes = at_pixels.count * kh * kw * chunks
+    ahead = -(-whole * size // LINE // passes) if prefetch and not channels_fastest else 0
     room = -(-mr // 4) * 4
     total = at_pixels.count * blocks * groups
     sums, lefts, rights = mx.module.registers(ma, nv)
@@ -63,6 +70,12 @@ ${mx.read(how, tile, f"w + {v * vw * 4 // size}", ocb * 4, "b")}\
         __global const ${cell(xt)} *p = corner + ky * ${dy * src.pitches[2]} + kx * ${dx * src.pitches[3]};
         for (int chunk = 0; chunk < ${chunks}; ++chunk) {
         ${mx.products(how, products, ma, nv, nv_used, left, right)}
+% for line in range(ahead):
+        ${pf.fetch_far(f"beyond + {line * LINE // size}")}
+% endfor
+% if ahead:
+        beyond += ${ahead * LINE // size};
+% endif
         p += ${depth // size};
         w += ${panel};
         }
@@ -93,7 +106,10 @@ ${sc.declare(scales, arith.strict)}\
     const int block = ${at_run[0]}, tile = ${at_run[1]}, group = block / ${blocks}, part = block % ${blocks};
     const int oc = group * ${oc} + part * ${ocb};
     __global const ${cell(xt)} *image = src + ${index(src, "n", f"group * {ic}", 0, 0)};
-    __global const ${cell(wt)} *w = weights + (long)block * ${kh * kw * ic * ocb};
+    __global const ${cell(wt)} *w = weights + (long)block * ${whole};
+% if ahead:
+    __global const ${cell(wt)} *beyond = w + ${whole} + tile * ${kh * kw * chunks * ahead * LINE // size};
+% endif
     ${px.begin(mode, "tile", at_pixels)}
     ${px.corner(mode, src, strides, pads, xt)}
 % for v in range(nv):

@@ -110,7 +110,7 @@ def _choices(problem: ConvProblem) -> Iterator[_Choice]:
         for mode, rows, mr in _shapes(problem, ma):
             tile = Tile(mr, nv, amx.COLUMNS, mode, rows)
             pixels, blocks = _tiles(problem, tile), -(-vectors // nv) * problem.group
-            add = steps * amx.ADD_CYCLES * ma * vectors * problem.group / blocks
+            add = steps * amx.step_cycles(ma, vectors * problem.group / blocks)
             cycles = add + amx.TILE_CYCLES + amx.FINISH_CYCLES * mr * nv
             each = amx.run_of(pixels * blocks, cycles, target)
             all_cycles = pixels * blocks * (cycles + amx.SHAPE_CYCLES / each)

@@ -60,7 +60,7 @@ def _choices(problem: GemmProblem) -> Iterator[_Choice]:
         if nv > vectors or mr > problem.m:
             continue
         rows, blocks = problem.tiles(mr, nv * amx.COLUMNS)
-        add = steps * amx.ADD_CYCLES * ma * vectors / blocks
+        add = steps * amx.step_cycles(ma, vectors / blocks)
         cycles = add + amx.TILE_CYCLES + amx.FINISH_CYCLES * mr * nv
         each = amx.run_of(rows * blocks, cycles, target)
         all_cycles = rows * blocks * (cycles + amx.SHAPE_CYCLES / each)

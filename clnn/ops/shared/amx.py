@@ -10,7 +10,8 @@ from clnn.target import Target
 from clnn.types import I8, STORED_BF16, U8, DType
 
 ROWS, BYTES, COLUMNS = 16, 64, 16  # of a tile
-ADD_CYCLES = 16  # of an instruction that adds, and of the reads beside it
+ADD_CYCLES, ADD_LATENCY = 16, 52  # of an instruction that adds: until the next one begins, and one to the same sums
+READ_CYCLES = 14  # of a tile that is read beside, from the nearest caches
 SHAPE_CYCLES = 220  # of shaping the tiles
 FINISH_CYCLES = 9  # of a vector of results
 TILE_CYCLES = 40  # of a tile, besides
@@ -40,6 +41,11 @@ def depth(nbytes: int) -> int:
     if not words or nbytes % 4:
         return 0
     return nbytes // next(n for n in range(-(-nbytes // BYTES), words + 1) if words % n == 0)
+
+
+def step_cycles(ma: int, nv: float) -> float:
+    """Return the cycles in which ma by nv tiles of sums are added to once, and their operands are read."""
+    return max(ADD_CYCLES * ma * nv, ADD_LATENCY, READ_CYCLES * (ma + nv))
 
 
 def run_of(tiles: int, cycles: float, target: Target) -> int:
