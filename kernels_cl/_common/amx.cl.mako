@@ -11,9 +11,9 @@ begin(how, rows, depth, sums, left, right)
     depth / 4 rows of right ones; the last three name their numbers
 end(how)
     statement behind the last product
-read(how, tile, pointer, pitch, side)
-    statement that reads a tile whose rows lie at a pitch of bytes; side: which register holds the pitch, "a" or "b"; or
-    "sums", of private memory
+read(how, tile, pointer, pitch, side, space)
+    statement that reads a tile whose rows lie at a pitch of bytes in global memory, or in a `space` that the kernel writes;
+    side: which register holds the pitch, "a" or "b"
 write(how, tile, pointer, pitch)
     statement that writes a tile of sums to private memory
 add(how, kind, sums, left, right)
@@ -32,7 +32,7 @@ ROW = 64  # bytes of a tile's row
 # kind -> (prefix, opcode): of bytes of either sign by signed ones, and of pairs of bfloat16.
 OPCODES = {"u8": (1, 0x5E), "s8": (3, 0x5E), "bf16": (2, 0x5C)}
 TYPES = {"u8": ("uchar", "char"), "s8": ("char", "char")}
-INDEX = {"a": ("d", 0x16), "b": ("D", 0x3E), "sums": ("d", 0x16)}
+INDEX = {"a": ("d", 0x16), "b": ("D", 0x3E)}
 def vex(prefix, opcode, last, source=0):
     """Return an instruction in VEX's encoding with a prefix of three bytes."""
     return ".byte " + ", ".join(f"0x{part:02x}" for part in (0xC4, 0xE2, (~source & 15) << 3 | prefix, opcode, *last))
@@ -63,14 +63,14 @@ def registers(ma, nv):
     __asm__ volatile("${vex(0, 0x49, [0xC0])}");
 % endif
 </%def>
-<%def name="read(how, tile, pointer, pitch, side)">\
+<%def name="read(how, tile, pointer, pitch, side, space='')">\
 % if how == "x86":
 <% register, sib = INDEX[side] %>\
-    __asm__ volatile("${vex(3, 0x4B, [4 + 8 * tile, sib])}" :: "S"(${pointer}), "${register}"((long)(${pitch}))${' : "memory"' if side == "sums" else ""});
+    __asm__ volatile("${vex(3, 0x4B, [4 + 8 * tile, sib])}" :: "S"(${pointer}), "${register}"((long)(${pitch}))${' : "memory"' if space else ""});
 % else:
     for (int row_ = 0; row_ < shape_[${48 + tile}]; ++row_)
         for (int at_ = 0; at_ < shape_[${16 + 2 * tile}]; ++at_)
-            ((uchar *)tiles_)[${tile * 1024} + row_ * 64 + at_] = ((${"" if side == "sums" else "__global "}const uchar *)(${pointer}))[row_ * (${pitch}) + at_];
+            ((uchar *)tiles_)[${tile * 1024} + row_ * 64 + at_] = ((${space or "__global"} const uchar *)(${pointer}))[row_ * (${pitch}) + at_];
 % endif
 </%def>
 <%def name="write(how, tile, pointer, pitch)">\

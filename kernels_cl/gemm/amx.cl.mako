@@ -64,7 +64,7 @@ __kernel void ${name}(
     __global const ${cell(at_)} *p = a_base + a_offset + at_a + m0 * ${a[0]};
     __global const ${cell(bt)} *w = b_base + at_b + block * ${panel}${" + b_offset" if b_moves else ""};
 % for s in sums:
-    ${mx.read(how, s, "&zero", 0, "sums")}\
+    ${mx.read(how, s, "&zero", 0, "a", "__private")}\
 % endfor
     for (int chunk = 0; chunk < ${2 * k // depth}; ++chunk) {
         ${mx.products(how, "bf16", ma, nv, nv, left, right)}

@@ -42,12 +42,16 @@ def tiles(*sums: tuple[int, int]) -> Iterator[None]:
 
 def convolution() -> None:
     """Check windows in rows and over borders, of bfloat16 and of bytes."""
-    given = [normal((1, 4, 3, 5)), normal((17, 4, 3, 3), 1), normal((17,), 2)]
+    given = [normal((1, 6, 3, 5)), normal((17, 6, 3, 3), 1), normal((17,), 2)]
     with tiles((2, 1)):
         how = {"dtype": "bf16", "orders": NHWC, "every": True, "only": "_amx_"}
         check_op(DEVICE, Conv2d(SAME3), given, consts=(1, 2), **how)
         strided = [normal((1, 4, 3, 5)), normal((9, 4, 1, 1), 1)]
         check_op(DEVICE, Conv2d(STRIDED), strided, consts=(1,), **how)
+        for order in ((0, 1, 2, 3), (0, 2, 3, 1)):
+            first = [normal((1, 3, 3, 6)), normal((5, 3, 3, 3), 1)]
+            how["orders"] = NHWC | {"i0": order}
+            check_op(DEVICE, Conv2d(SAME3), first, consts=(1,), **how)
     given = [
         rng(0).integers(0, 256, (1, 4, 4, 9), np.uint8),
         rng(1).integers(-128, 128, (17, 4, 1, 1), np.int8),

@@ -9,10 +9,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 
+import numpy as np
+
 from clnn.arith._base import FLOAT
 from clnn.ops.conv.direct import narrowing
 from clnn.ops.conv.packing import pack_table, pack_weights
-from clnn.ops.conv.problem import WEIGHTS, ConvProblem, innermost
+from clnn.ops.conv.problem import FEW_CHANNELS, WEIGHTS, ConvProblem, innermost
 from clnn.ops.conv.tiles import Tile, Tiles
 from clnn.ops.launch import Arg, Const, In, Launch, Variant, grid
 from clnn.ops.shared import amx
@@ -20,8 +22,10 @@ from clnn.ops.shared.byte_scales import last_args
 from clnn.ops.shared.cycles import cold_cycles
 from clnn.records import dataclass
 from clnn.traced import is_open
+from clnn.types import Array
 
 CANDIDATES = 6
+GATHER_CYCLES = 3  # of neighbours that are copied
 SWAPPED_ORDER_COST = 1.04
 
 
@@ -55,12 +59,42 @@ def _kind(problem: ConvProblem) -> str:
 
 def _fits(problem: ConvProblem) -> bool:
     known = not any(map(is_open, (problem.batch, problem.height, problem.width, problem.ic)))
-    fits = known and amx.how(problem.target) and problem.has_border and innermost(problem.src)
-    return bool(fits and _kind(problem) and _depth(problem))
+    fits = known and amx.how(problem.target) and problem.has_border and _kind(problem)
+    return bool(fits and (_runs(problem) or (innermost(problem.src) and _depth(problem))))
+
+
+def _runs(problem: ConvProblem) -> tuple[tuple[int, int], ...]:
+    """Return what lies side by side in a window of few channels, as (offset, length); () where it is not gathered.
+
+    Rows of the window in each plane, or, where channels are innermost, in all of them.
+    """
+    (rows, columns), src, channels = problem.geometry["kernel"], problem.src, problem.ic
+    few = problem.group == 1 and channels <= FEW_CHANNELS and problem.taps > 1
+    if not few or _kind(problem) != "bf16" or problem.geometry["dilations"] != (1, 1):
+        return ()
+    planes, down, right = (src.pitches[axis] for axis in (1, 2, 3))
+    if right == 1:
+        return tuple((c * planes + y * down, columns) for c in range(channels) for y in range(rows))
+    if right == channels and innermost(src):
+        return tuple((y * down, columns * channels) for y in range(rows))
+    return ()
+
+
+def _steps(problem: ConvProblem) -> int:
+    """Return how often operands of a tile of sums are read."""
+    runs = _runs(problem)
+    nbytes = (len(runs) * runs[0][1] if runs else problem.ic) * problem.input(0).memory.itemsize
+    return -(-nbytes // _depth(problem)) * (1 if runs else problem.taps)
 
 
 def _depth(problem: ConvProblem) -> int:
-    return amx.depth(problem.ic * problem.input(0).memory.itemsize)
+    """Return the bytes of a tile's rows of terms."""
+    runs, itemsize = _runs(problem), problem.input(0).memory.itemsize
+    if not runs:
+        return amx.depth(problem.ic * itemsize)
+    nbytes = len(runs) * runs[0][1] * itemsize
+    words = -(-nbytes // amx.WORD)
+    return -(-words // -(-nbytes // amx.BYTES)) * amx.WORD
 
 
 def _shapes(problem: ConvProblem, ma: int) -> Iterator[tuple[str, int, int]]:
@@ -80,6 +114,8 @@ def _shapes(problem: ConvProblem, ma: int) -> Iterator[tuple[str, int, int]]:
         return
     if (mr := evenly(width)) <= width:
         yield "row", 1, mr
+    if _runs(problem):
+        return
     if 1 < ma <= height and width <= amx.ROWS:
         yield "row", ma, ma * width
     if problem.geometry["strides"] == (1, 1) and src.pitches[2] % pitch == 0:
@@ -101,8 +137,7 @@ def _tiles(problem: ConvProblem, tile: Tile) -> int:
 
 def _choices(problem: ConvProblem) -> Iterator[_Choice]:
     target, vectors = problem.target, -(-problem.oc // amx.COLUMNS)
-    nbytes = problem.ic * problem.input(0).memory.itemsize
-    steps = problem.taps * nbytes // _depth(problem)
+    steps, runs = _steps(problem), _runs(problem)
     cold = cold_cycles(problem.input(WEIGHTS).type.nbytes, target)
     for ma, nv in amx.SUMS:
         if nv > vectors:
@@ -111,6 +146,7 @@ def _choices(problem: ConvProblem) -> Iterator[_Choice]:
             tile = Tile(mr, nv, amx.COLUMNS, mode, rows)
             pixels, blocks = _tiles(problem, tile), -(-vectors // nv) * problem.group
             add = steps * amx.step_cycles(ma, vectors * problem.group / blocks)
+            add += mr * GATHER_CYCLES * len(runs)
             cycles = add + amx.TILE_CYCLES + amx.FINISH_CYCLES * mr * nv
             each = amx.run_of(pixels * blocks, cycles, target)
             all_cycles = pixels * blocks * (cycles + amx.SHAPE_CYCLES / each)
@@ -147,6 +183,7 @@ def _variant(problem: ConvProblem, choice: _Choice) -> Variant:
         "how": amx.how(target),
         "products": kind,
         "depth": _depth(problem),
+        "runs": _runs(problem),
         "prefetch": "prefetch" in target.features,
         "loop_epilogue": True,
         "channels_fastest": choice.channels_fastest,
@@ -157,11 +194,22 @@ def _variant(problem: ConvProblem, choice: _Choice) -> Variant:
     return Variant(name, (launch,), choice.cost)
 
 
+def _flat(weights: Array, runs: tuple[tuple[int, int], ...], terms: int) -> Array:
+    """Return weights (oc, ic, kh, kw) as (oc, terms, 1, 1) in the order in which windows are gathered."""
+    oc, _, rows, _ = weights.shape
+    ordered = weights.transpose(0, 2, 3, 1) if len(runs) == rows else weights
+    flat = np.zeros((oc, terms, 1, 1), weights.dtype)
+    flat[:, : ordered[0].size, 0, 0] = ordered.reshape(oc, -1)
+    return flat
+
+
 def _args(problem: ConvProblem, tile: Tile) -> tuple[Arg, ...]:
     """Return the input, packed weights, the arithmetic's table, and the rest."""
     weights, table, group = problem.weights, problem.table, problem.group
-    factor = 4 // problem.input(0).memory.itemsize
-    pack = functools.partial(pack_weights, weights, group, tile.channels, factor)
+    itemsize = problem.input(0).memory.itemsize
+    if runs := _runs(problem):
+        weights = _flat(weights, runs, _steps(problem) * _depth(problem) // itemsize)
+    pack = functools.partial(pack_weights, weights, group, tile.channels, amx.WORD // itemsize)
     args: list[Arg] = [In(0), problem.input(WEIGHTS).packed(pack)]
     if table is not None:
         args.append(Const(lambda: pack_table(table, group, tile.channels)))

@@ -10,7 +10,11 @@ from clnn.target import Target
 from clnn.types import I8, STORED_BF16, U8, DType
 
 ROWS, BYTES, COLUMNS = 16, 64, 16  # of a tile
-ADD_CYCLES, ADD_LATENCY = 16, 52  # of an instruction that adds: until the next one begins, and one to the same sums
+WORD = 4  # bytes of a row that meet one column at a time
+ADD_CYCLES, ADD_LATENCY = (
+    16,
+    52,
+)  # of an instruction that adds: until the next one begins, and one to the same sums
 READ_CYCLES = 14  # of a tile that is read beside, from the nearest caches
 SHAPE_CYCLES = 220  # of shaping the tiles
 FINISH_CYCLES = 9  # of a vector of results
@@ -37,8 +41,8 @@ def products(left: DType, right: DType) -> str:
 
 def depth(nbytes: int) -> int:
     """Return how many of a row's bytes a tile takes at a time: equal parts of words of 4; 0: there are none."""
-    words = nbytes // 4
-    if not words or nbytes % 4:
+    words = nbytes // WORD
+    if not words or nbytes % WORD:
         return 0
     return nbytes // next(n for n in range(-(-nbytes // BYTES), words + 1) if words % n == 0)
 

@@ -77,6 +77,36 @@ def test_bfloat16(device, how, case, monkeypatch):
     expect_all(device, ran, ways)
 
 
+FIRST = {
+    "seven": (window(7, 2), (1, 3, 17, 47), 70, (2, 2)),
+    "three": (window(3), (2, 3, 6, 20), 33, (1, 3)),
+    "one_channel": (window(5), (1, 1, 7, 16), 16, (1, 1)),
+    "two_channels": (window(2, 2), (1, 2, 8, 40), 20, (1, 2)),
+    "four_channels": (window(3, 2), (1, 4, 9, 33), 17, (1, 2)),
+}
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 3, 1)], ids=["planes", "pixels"])
+@pytest.mark.parametrize("case", FIRST.values(), ids=FIRST)
+def test_windows_that_are_gathered(device, how, case, order, monkeypatch):
+    """Windows of few channels lie in local memory; what follows them is 0, whatever is in an image beside."""
+    win, shape, oc, sums = case
+    monkeypatch.setattr(tiles, "SUMS", (sums,))
+    inputs = [normal(shape), normal((oc, shape[1], *win.kernel), 1) / 4, normal((oc,), 2)]
+    inputs[0][0, 0, 3, 5] = np.inf
+    ran = check_op(
+        device,
+        Conv2d(win),
+        inputs,
+        consts=(1, 2),
+        dtype="bf16",
+        orders=NHWC | {"i0": order},
+        every=True,
+        only="_amx_",
+    )
+    expect_all(device, ran, {"row"})
+
+
 def arithmetic(oc, zero, kind=U8):
     low, high = (3, 240) if kind == U8 else (-120, 110)
     factors = tuple(map(float, rng(5).choice([0.0123, 0.0071, 0.0004], oc) / 4))
