@@ -194,22 +194,26 @@ def _variant(problem: ConvProblem, choice: _Choice) -> Variant:
     return Variant(name, (launch,), choice.cost)
 
 
-def _flat(weights: Array, runs: tuple[tuple[int, int], ...], terms: int) -> Array:
-    """Return weights (oc, ic, kh, kw) as (oc, terms, 1, 1) in the order in which windows are gathered."""
-    oc, _, rows, _ = weights.shape
-    ordered = weights.transpose(0, 2, 3, 1) if len(runs) == rows else weights
-    flat = np.zeros((oc, terms, 1, 1), weights.dtype)
-    flat[:, : ordered[0].size, 0, 0] = ordered.reshape(oc, -1)
+def _flat(problem: ConvProblem) -> Array:
+    """Return weights as (oc, terms, 1) in the order in which windows are gathered, zeros behind them."""
+    given, terms = problem.weights, _steps(problem) * _depth(problem)
+    by_taps = given.reshape(*given.shape[:2], -1)
+    pixels = len(_runs(problem)) == problem.geometry["kernel"][0]
+    ordered = (by_taps.transpose(0, 2, 1) if pixels else by_taps).reshape(len(given), -1)
+    flat = np.zeros((len(given), terms // problem.input(0).memory.itemsize, 1), given.dtype)
+    flat[:, : ordered.shape[1], 0] = ordered
     return flat
 
 
 def _args(problem: ConvProblem, tile: Tile) -> tuple[Arg, ...]:
     """Return the input, packed weights, the arithmetic's table, and the rest."""
-    weights, table, group = problem.weights, problem.table, problem.group
-    itemsize = problem.input(0).memory.itemsize
-    if runs := _runs(problem):
-        weights = _flat(weights, runs, _steps(problem) * _depth(problem) // itemsize)
-    pack = functools.partial(pack_weights, weights, group, tile.channels, amx.WORD // itemsize)
+    weights = _flat(problem) if _runs(problem) else problem.weights
+    table, group, factor = (
+        problem.table,
+        problem.group,
+        amx.WORD // problem.input(0).memory.itemsize,
+    )
+    pack = functools.partial(pack_weights, weights, group, tile.channels, factor)
     args: list[Arg] = [In(0), problem.input(WEIGHTS).packed(pack)]
     if table is not None:
         args.append(Const(lambda: pack_table(table, group, tile.channels)))

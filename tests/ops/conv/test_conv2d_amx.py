@@ -107,6 +107,16 @@ def test_windows_that_are_gathered(device, how, case, order, monkeypatch):
     expect_all(device, ran, {"row"})
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 1)], ids=["planes", "pixels"])
+@pytest.mark.parametrize("channels", [1, 2, 4, 32])
+def test_one_axis(device, how, channels, order):
+    win = Window((5,), (2,), (1,), (2,), (2,))
+    inputs = [normal((2, channels, 67)), normal((20, channels, 5), 1) / 4, normal((20,), 2)]
+    only = None if channels == 32 and order == (0, 1, 2) else "_amx_"
+    asked = {"i0": order, "o0": (0, 2, 1)}
+    check_op(device, Conv2d(win), inputs, consts=(1, 2), dtype="bf16", orders=asked, only=only)
+
+
 def arithmetic(oc, zero, kind=U8):
     low, high = (3, 240) if kind == U8 else (-120, 110)
     factors = tuple(map(float, rng(5).choice([0.0123, 0.0071, 0.0004], oc) / 4))
