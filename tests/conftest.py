@@ -155,21 +155,6 @@ def _names_of_opencl_alone() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(autouse=True, scope="session")
-def _no_warnings_of_compilers() -> Iterator[None]:
-    """No kernel has what a compiler warns of, such as a pointer to values of another type than it points to."""
-    from clnn.runtime.build import program
-
-    options_of = program.options_of
-
-    def strict(info: Any, source: str = "") -> list[str]:
-        return [*options_of(info, source), *["-Werror"] * info.platform.startswith("Portable")]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(program, "options_of", strict)
-        yield
-
-
 @pytest.fixture
 def joined_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each session build its kernels as one program, as check_op does; not where builds are what is tested."""
