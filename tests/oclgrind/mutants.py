@@ -84,7 +84,7 @@ MUTANTS = (
     ),
     Mutant(
         "two_items_write_the_same_value",
-        "gemm/tiled.cl.mako",
+        "_common/product_finish.cl.mako",
         "        if (m0 + r < first) continue;",
         "",
         "gemm_uneven",
