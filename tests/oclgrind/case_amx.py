@@ -54,10 +54,10 @@ def tiles(*sums: tuple[int, int]) -> Iterator[None]:
 
 def convolution() -> None:
     """Check windows in rows and over borders, of bfloat16 and of bytes."""
-    given = [normal((1, 6, 3, 5)), normal((17, 6, 3, 3), 1), normal((17,), 2)]
+    given = [normal((1, 6, 4, 9)), normal((17, 6, 3, 3), 1), normal((17,), 2)]
     with tiles((2, 1)):
         how = {"dtype": "bf16", "orders": NHWC, "every": True, "only": "_amx_"}
-        given.append(normal((1, 17, 3, 5), 3))
+        given.append(normal((1, 17, 4, 9), 3))
         check_op(DEVICE, Conv2d(SAME3, post_ops=ADD), given, consts=(1, 2), **how)
         strided = [normal((1, 4, 3, 5)), normal((9, 4, 1, 1), 1)]
         check_op(DEVICE, Conv2d(STRIDED), strided, consts=(1,), **how)
