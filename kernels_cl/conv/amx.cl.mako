@@ -5,9 +5,11 @@ A work-item computes tiles of `mr` pixels by `nv` vectors of output channels, on
 tiles of registers; a left one is rows_a = mr / ma pixels at the same distance from each other, whose channels are read where
 they lie.
 
-Tensors  src: image with channels innermost, with the border that windows reach, seen as (n, c, h, w)
+Tensors  src: image with the border that windows reach, seen as (n, c, h, w), channels innermost where windows are not
+         gathered
          dst and operands: images at any pitches
-         weights: [groups][blocks][kh][kw][ic / pack_factor][nv][16][pack_factor], output channels padded with zeros
+         weights: [groups][blocks][kh][kw][ic / pack_factor][nv][16][pack_factor], output channels padded with zeros;
+         of gathered windows [blocks][terms / pack_factor][nv][16][pack_factor]
          table: [rows][groups][blocks][nv * 16], constants of the arithmetic
 Launch   global (runs of `each` tiles of pixels by channels, 1, batch)
 Params   name, wg, arith, types, rows, src, dst, ic, oc, groups, kernel, strides, dilations, pads, post_ops, operands,
@@ -43,7 +45,7 @@ def spans(length):
     ocb = nv * vw
     blocks = -(-oc // ocb)
     last_nv = fi.module.last_vectors(oc, nv, vw)
-    (oh, ow), (ih, iw) = dst.shape[2:], src.shape[2:]
+    oh, ow = dst.shape[2:]
     span = src.pitches[2] // src.pitches[3] if mode == "wide" else 0
     at_pixels = px.module.Tiles(mode, oh, ow, mr, th, span=span)
     rows_a = mr // ma

@@ -15,7 +15,6 @@ from table import put
 
 from clnn.arith.quantised import Requantised
 from clnn.codegen import render as codegen
-from clnn.ops.conv import amx as conv_amx
 from clnn.ops.conv.spec import Conv2d
 from clnn.ops.gemm.spec import Gemm
 from clnn.ops.shared import amx
@@ -47,7 +46,7 @@ def tiles(*sums: tuple[int, int]) -> Iterator[None]:
         mock.patch.object(codegen, "render", rendered),
         mock.patch.object(planning, "target_of", lambda info: target),
         mock.patch.object(amx, "SUMS", sums),
-        mock.patch.object(conv_amx, "CANDIDATES", 64),
+        mock.patch.object(amx, "CANDIDATES", 64),
     ):
         yield
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
-from clnn.runtime.device.device import DeviceInfo
+from clnn.ops.shared import amx
+from clnn.runtime.device.device import DeviceInfo, select
 from clnn.runtime.device.target import target_of
 from clnn.runtime.run import planning
 from clnn.target import Target
@@ -31,11 +31,31 @@ def generate_for(monkeypatch: pytest.MonkeyPatch, target: Target) -> None:
     monkeypatch.setattr(planning, "target_of", lambda info: target)
 
 
-def having(monkeypatch: pytest.MonkeyPatch, *features: str, lacking: Sequence[str] = ()) -> None:
-    """Let sessions generate the code that they would for a device that has `features` besides, and some not."""
+def having(monkeypatch: pytest.MonkeyPatch, *features: str) -> None:
+    """Let sessions generate the code that they would for a device that has `features` besides."""
 
     def gaining(info: DeviceInfo) -> Target:
         target = target_of(info)
-        return replace(target, features=target.features.union(features).difference(lacking))
+        return replace(target, features=target.features.union(features))
 
     monkeypatch.setattr(planning, "target_of", gaining)
+
+
+def with_tiles(monkeypatch: pytest.MonkeyPatch, device: str, way: str) -> None:
+    """Let sessions generate the code for a CPU with registers of tiles, and try all ways in which those of 2 by 2 lie.
+
+    way: "x86", the instructions, where the device has them, or "plain", what they do in C, on any.
+    """
+    if way == "x86" and not select(device).caps.x86_amx:
+        pytest.skip("the device has no registers of tiles")
+
+    def wide(info: DeviceInfo) -> Target:
+        target = target_of(info)
+        if not target.is_cpu:
+            return target
+        features = target.features - {"x86_amx", "plain_amx"} | {f"{way}_amx"}
+        return replace(target, vector=amx.COLUMNS, features=features)
+
+    monkeypatch.setattr(planning, "target_of", wide)
+    monkeypatch.setattr(amx, "CANDIDATES", 64)
+    monkeypatch.setattr(amx, "SUMS", ((2, 2),))

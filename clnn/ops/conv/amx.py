@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from clnn.arith._base import FLOAT
-from clnn.ops.conv.direct import narrowing
+from clnn.ops.conv.direct import narrowing, tile_params
 from clnn.ops.conv.packing import pack_table, pack_weights
 from clnn.ops.conv.problem import FEW_CHANNELS, WEIGHTS, ConvProblem, innermost
 from clnn.ops.conv.tiles import Tile, Tiles
@@ -20,33 +20,19 @@ from clnn.ops.launch import Arg, Const, In, Launch, Variant, grid
 from clnn.ops.shared import amx
 from clnn.ops.shared.byte_scales import last_args
 from clnn.ops.shared.cycles import cold_cycles
-from clnn.records import dataclass
 from clnn.traced import is_open
 from clnn.types import Array
 
-CANDIDATES = 6
 GATHER_CYCLES = 3  # of neighbours that are copied
-SWAPPED_ORDER_COST = 1.04
-
-
-@dataclass(frozen=True)
-class _Choice:
-    """A tile of `ma` by tile.nv tiles of registers, and its estimated cycles; each: tiles of a work-item."""
-
-    cost: float
-    tile: Tile
-    ma: int
-    each: int
-    channels_fastest: bool
 
 
 def variants(problem: ConvProblem) -> Iterator[Variant]:
     """Yield the kernels that are worth a measurement, by rising cost."""
-    if not _fits(problem):
-        return
-    choices = sorted(_choices(problem), key=lambda choice: choice.cost)
-    for choice in choices[:CANDIDATES]:
-        yield _variant(problem, choice)
+    if _fits(problem):
+        suited, target = problem.weights_stay, problem.target
+        cold = cold_cycles(problem.input(WEIGHTS).type.nbytes, target)
+        for choice in amx.ranked(_tiles(problem), problem.batch, cold, suited, target):
+            yield _variant(problem, choice)
 
 
 def _kind(problem: ConvProblem) -> str:
@@ -128,63 +114,46 @@ def _span(problem: ConvProblem, mode: str) -> int:
     return int(problem.src.pitches[2] // problem.src.pitches[3]) if mode == "wide" else 0
 
 
-def _tiles(problem: ConvProblem, tile: Tile) -> int:
+def _count(problem: ConvProblem, tile: Tile) -> int:
     """Return the tiles of pixels of an image."""
     span = _span(problem, tile.mode)
     size = (problem.height, problem.width, tile.mr, tile.rows)
     return Tiles(tile.mode, *size, span=span).count
 
 
-def _choices(problem: ConvProblem) -> Iterator[_Choice]:
-    target, vectors = problem.target, -(-problem.oc // amx.COLUMNS)
+def _tiles(problem: ConvProblem) -> Iterator[tuple[Tile, amx.Work]]:
+    """Yield the tiles that there are pixels and channels for."""
+    vectors, group = -(-problem.oc // amx.COLUMNS), problem.group
     steps, runs = _steps(problem), _runs(problem)
-    cold = cold_cycles(problem.input(WEIGHTS).type.nbytes, target)
     for ma, nv in amx.SUMS:
         if nv > vectors:
             continue
         for mode, rows, mr in _shapes(problem, ma):
             tile = Tile(mr, nv, amx.COLUMNS, mode, rows)
-            pixels, blocks = _tiles(problem, tile), -(-vectors // nv) * problem.group
-            add = steps * amx.step_cycles(ma, vectors * problem.group / blocks)
-            add += mr * GATHER_CYCLES * len(runs)
-            cycles = add + amx.TILE_CYCLES + amx.FINISH_CYCLES * mr * nv
-            each = amx.run_of(pixels * blocks, cycles, target)
-            all_cycles = pixels * blocks * (cycles + amx.SHAPE_CYCLES / each)
-            cost = all_cycles * problem.batch / target.compute_units + cold
-            for fastest in (True, False):
-                factor = 1.0 if fastest == problem.weights_stay else SWAPPED_ORDER_COST
-                yield _Choice(cost * factor, tile, ma, each, fastest)
+            size = _count(problem, tile), -(-vectors // nv) * group, vectors * group
+            gather = mr * GATHER_CYCLES * len(runs)
+            yield tile, amx.Work(ma, nv, mr, *size, steps, gather)
 
 
-def _variant(problem: ConvProblem, choice: _Choice) -> Variant:
+def _variant(problem: ConvProblem, choice: amx.Choice[Tile]) -> Variant:
     tile, kind, target = choice.tile, _kind(problem), problem.target
     blocks = -(-problem.oc // tile.channels) * problem.group
-    runs = -(-_tiles(problem, tile) * blocks // choice.each)
+    runs = -(-_count(problem, tile) * blocks // choice.each)
     global_size, local = grid(target, runs, 1, problem.batch)
     order = "blocks" if choice.channels_fastest else "pixels"
     shape = f"{choice.ma}x{tile.nv}_{tile.mr}" + f"_r{tile.rows}" * (tile.rows > 1)
     name = problem.label("conv2d_amx", f"{kind}_{shape}_{tile.mode}_{order}")
     types, arith = problem.params["types"], problem.refined
-    params = problem.params | {
+    params = tile_params(problem, tile) | {
         "name": name,
         "arith": arith.packed_products(),
         "types": (types[0], types[1] if kind == "bf16" else "char", *types[2:]),
-        "ic": problem.ic,
-        "oc": problem.oc,
-        "groups": problem.group,
-        "rows": problem.rows,
-        "mode": tile.mode,
-        "mr": tile.mr,
-        "th": tile.rows,
-        "nv": tile.nv,
-        "vw": tile.vw,
         "ma": choice.ma,
         "each": choice.each,
         "how": amx.how(target),
         "products": kind,
         "depth": _depth(problem),
         "runs": _runs(problem),
-        "prefetch": "prefetch" in target.features,
         "loop_epilogue": True,
         "channels_fastest": choice.channels_fastest,
         "narrow": narrowing(problem, tile),

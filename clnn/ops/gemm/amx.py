@@ -10,33 +10,18 @@ from clnn.ops.launch import Arg, Launch, Scratch, Variant, grid
 from clnn.ops.shared import amx
 from clnn.ops.shared.cycles import cold_cycles
 from clnn.ops.shared.matrices import Panels, Tile, pack_pairs, panels_for
-from clnn.records import dataclass
 from clnn.traced import is_open
 
-CANDIDATES = 6
-SWAPPED_ORDER_COST = 1.04
 PACK_CYCLES = 4  # of a vector that is packed on the device
-
-
-@dataclass(frozen=True)
-class _Choice:
-    """A tile of `ma` by tile.nv tiles of registers, and its estimated cycles; each: tiles of a work-item."""
-
-    cost: float
-    tile: Tile
-    ma: int
-    each: int
-    channels_fastest: bool
 
 
 def amx_variants(problem: GemmProblem) -> Iterator[Variant]:
     """Yield the kernels that are worth a measurement, by rising cost."""
     problem = problem.for_packing()
-    if not _fits(problem):
-        return
-    choices = sorted(_choices(problem), key=lambda choice: choice.cost)
-    for choice in choices[:CANDIDATES]:
-        yield _variant(problem, choice)
+    if _fits(problem):
+        target, fixed = problem.target, _fixed_cycles(problem)
+        for choice in amx.ranked(_tiles(problem), problem.matrices, fixed, problem.b_stays, target):
+            yield _variant(problem, choice)
 
 
 def _fits(problem: GemmProblem) -> bool:
@@ -48,29 +33,28 @@ def _fits(problem: GemmProblem) -> bool:
     return problem.m > FEW_ROWS and bool(problem.pairs) and deep
 
 
-def _choices(problem: GemmProblem) -> Iterator[_Choice]:
+def _fixed_cycles(problem: GemmProblem) -> float:
+    """Return the cycles in which b comes from memory, or is packed."""
     target, vectors = problem.target, -(-problem.n // amx.COLUMNS)
+    if problem.b_is_const:
+        return cold_cycles(2 * problem.k * problem.n, target)
+    return PACK_CYCLES * problem.k * vectors * problem.matrices / target.compute_units
+
+
+def _tiles(problem: GemmProblem) -> Iterator[tuple[Tile, amx.Work]]:
+    """Yield the tiles that there are rows and columns for."""
+    vectors = -(-problem.n // amx.COLUMNS)
     steps = 2 * problem.k // amx.depth(2 * problem.k)
-    fixed = cold_cycles(2 * problem.k * problem.n, target)
-    if not problem.b_is_const:
-        fixed = PACK_CYCLES * problem.k * vectors * problem.matrices / target.compute_units
     for ma, nv in amx.SUMS:
         tiles = -(-problem.m // (ma * amx.ROWS))
         mr = -(-problem.m // (tiles * ma)) * ma
         if nv > vectors or mr > problem.m:
             continue
         rows, blocks = problem.tiles(mr, nv * amx.COLUMNS)
-        add = steps * amx.step_cycles(ma, vectors / blocks)
-        cycles = add + amx.TILE_CYCLES + amx.FINISH_CYCLES * mr * nv
-        each = amx.run_of(rows * blocks, cycles, target)
-        all_cycles = rows * blocks * (cycles + amx.SHAPE_CYCLES / each)
-        cost = all_cycles * problem.matrices / target.compute_units + fixed
-        for fastest in (True, False):
-            factor = 1.0 if fastest == problem.b_stays else SWAPPED_ORDER_COST
-            yield _Choice(cost * factor, Tile(mr, nv, amx.COLUMNS), ma, each, fastest)
+        yield Tile(mr, nv, amx.COLUMNS), amx.Work(ma, nv, mr, rows, blocks, vectors, steps)
 
 
-def _variant(problem: GemmProblem, choice: _Choice) -> Variant:
+def _variant(problem: GemmProblem, choice: amx.Choice[Tile]) -> Variant:
     panels = panels_for(problem.k, problem.n, choice.tile, problem.target, True)
     packed = problem.with_packed_b(panels)
     if problem.b_is_const:
@@ -85,7 +69,9 @@ def _variant(problem: GemmProblem, choice: _Choice) -> Variant:
     return Variant(str(launch.params["name"]), (first, launch), choice.cost)
 
 
-def _launch(problem: GemmProblem, choice: _Choice, panels: Panels, how: str, b: Arg) -> Launch:
+def _launch(
+    problem: GemmProblem, choice: amx.Choice[Tile], panels: Panels, how: str, b: Arg
+) -> Launch:
     target, tile = problem.target, choice.tile
     rows, blocks = problem.tiles(tile.mr, tile.width)
     size, local = grid(target, -(-rows * blocks // choice.each), 1, problem.matrices)

@@ -6,15 +6,18 @@ as many bytes of 16 columns: 64 products of bytes for each sum, or 32 of bfloat1
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from operator import attrgetter
+from typing import Generic, TypeVar
+
+from clnn.records import dataclass
 from clnn.target import Target
 from clnn.types import I8, STORED_BF16, U8, DType
 
 ROWS, BYTES, COLUMNS = 16, 64, 16  # of a tile
 WORD = 4  # bytes of a row that meet one column at a time
-ADD_CYCLES, ADD_LATENCY = (
-    16,
-    52,
-)  # of an instruction that adds: until the next one begins, and one to the same sums
+# Of an instruction that adds: until the next one begins, and until one to the same sums does.
+ADD_CYCLES, ADD_LATENCY = 16, 52
 READ_CYCLES = 14  # of a tile that is read beside, from the nearest caches
 SHAPE_CYCLES = 220  # of shaping the tiles
 FINISH_CYCLES = 9  # of a vector of results
@@ -23,6 +26,62 @@ TILE_CYCLES = 40  # of a tile, besides
 SUMS = ((2, 2), (4, 1), (1, 4), (3, 1), (1, 3), (2, 1), (1, 2), (1, 1))
 LEAST_RUN = 2500  # cycles that are worth shaping the tiles
 ITEMS = 8  # work-items that a compute unit should have
+CANDIDATES = 6  # kernels that are worth a measurement
+SWAPPED_ORDER_COST = 1.04  # cost of the order that the size of the weights speaks against
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Choice(Generic[T]):
+    """A tile of `ma` left tiles of registers, and its estimated cycles; each: tiles of a work-item.
+
+    channels_fastest: neighbouring tiles have neighbouring columns, not rows.
+    """
+
+    cost: float
+    tile: T
+    ma: int
+    each: int
+    channels_fastest: bool
+
+
+@dataclass(frozen=True)
+class Work:
+    """Tiles of mr rows by nv right tiles of registers, `rows` by `blocks` of them; ma: left ones of a tile.
+
+    steps: how often operands of a tile are read. vectors: columns of all blocks, in 16. more: cycles of a tile besides.
+    """
+
+    ma: int
+    nv: int
+    mr: int
+    rows: int
+    blocks: int
+    vectors: int
+    steps: int
+    more: float = 0.0
+
+
+def ranked(
+    found: Iterable[tuple[T, Work]], times: float, fixed: float, suited: bool, target: Target
+) -> list[Choice[T]]:
+    """Return the tiles that are worth a measurement, in both orders, by rising cost.
+
+    times: how often all of the work is done. fixed: cycles besides. suited: whether the size of the weights speaks for
+    neighbouring columns in neighbouring tiles.
+    """
+    choices = []
+    for tile, work in found:
+        cycles = work.more + TILE_CYCLES + FINISH_CYCLES * work.mr * work.nv
+        cycles += work.steps * step_cycles(work.ma, work.vectors / work.blocks)
+        tiles = work.rows * work.blocks
+        each = run_of(tiles, cycles, target)
+        cost = tiles * (cycles + SHAPE_CYCLES / each) * times / target.compute_units + fixed
+        for fastest in (True, False):
+            factor = 1.0 if fastest == suited else SWAPPED_ORDER_COST
+            choices.append(Choice(cost * factor, tile, work.ma, each, fastest))
+    return sorted(choices, key=attrgetter("cost"))[:CANDIDATES]
 
 
 def how(target: Target) -> str:

@@ -17,8 +17,12 @@ _NAMED_BY = {
     INTEL: "CL_CONFIG_CPU_TARGET_ARCH",
     "Portable Computing Language": "POCL_LLVM_CPU_NAME",
 }
+NOT_GIVEN = "the system does not let this process use AMX"
 # Linux's system call on x86-64, what it is asked, and the number of the registers' state.
 _ARCH_PRCTL, _ASK_FOR, _TILES = 158, 0x1023, 18
+_LONG = (
+    2**32
+)  # above it are the largest numbers of processes of 64 bits, which alone have that call
 # Names, as LLVM has them, of processors whose registers hold eight floats at most; those that begin so, too.
 _NARROW = (
     *("corei7", "core-avx-i", "core-avx2", "nehalem", "westmere", "sandybridge", "ivybridge"),
@@ -42,16 +46,13 @@ def has_tiles() -> bool:
     return all(map(lists, ("amx_tile", "amx_int8", "amx_bf16")))
 
 
-NOT_GIVEN = "the system does not let this process use AMX"
-
-
 @lru_cache
 def may_use_tiles() -> bool:
     """Ask the system for registers of tiles, which no process has from its start; tell whether it gave them.
 
     They are given to all threads, for as long as the process runs.
     """
-    if not has_tiles() or not sys.platform.startswith("linux"):
+    if not has_tiles() or not sys.platform.startswith("linux") or sys.maxsize < _LONG:
         return False
     try:
         return bool(ctypes.CDLL(None).syscall(_ARCH_PRCTL, _ASK_FOR, _TILES) == 0)

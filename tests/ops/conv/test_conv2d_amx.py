@@ -5,15 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from harness import check_op, normal, of_cpus, rng
-from targets import having
+from targets import with_tiles
 
 from clnn.arith.quantised import Requantised
-from clnn.ops.conv import amx
 from clnn.ops.conv.spec import Conv2d
-from clnn.ops.shared import amx as tiles
+from clnn.ops.shared import amx
 from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.window import Window
-from clnn.runtime.device.device import select
 from clnn.types import I8, U8
 
 pytestmark = pytest.mark.dealt  # kernels that are slow to build
@@ -29,14 +27,14 @@ def window(k: int, s: int = 1, d: int = 1) -> Window:
 
 @pytest.fixture(params=["x86", "plain"])
 def how(request, monkeypatch, device):
-    """The instructions where the processor has them, and what they do in C."""
-    if request.param == "plain":
-        having(monkeypatch, "plain_amx", lacking=("x86_amx",))
-    elif not select(device).caps.x86_amx:
-        pytest.skip("the device has no registers of tiles")
-    monkeypatch.setattr(amx, "CANDIDATES", 64)
-    monkeypatch.setattr(tiles, "SUMS", ((2, 2),))
-    return request.param
+    with_tiles(monkeypatch, device, request.param)
+
+
+def check(device, spec, inputs, consts=(1, 2), orders=NHWC, **how):
+    """Check all kernels of tiles for operands in bfloat16, or of bytes where they are given."""
+    dtype = "bf16" if inputs[0].dtype == np.float32 else "f32"
+    how = {"dtype": dtype, "orders": orders, "every": True, "only": "_amx_"} | how
+    return check_op(device, spec, inputs, consts=consts, **how)
 
 
 def expect_all(device, ran, ways):
@@ -62,18 +60,9 @@ CASES = {
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_bfloat16(device, how, case, monkeypatch):
     win, shape, oc, group, ways, sums = case
-    monkeypatch.setattr(tiles, "SUMS", (sums,))
+    monkeypatch.setattr(amx, "SUMS", (sums,))
     inputs = [normal(shape), normal((oc, shape[1] // group, *win.kernel), 1) / 4, normal((oc,), 2)]
-    ran = check_op(
-        device,
-        Conv2d(win, group),
-        inputs,
-        consts=(1, 2),
-        dtype="bf16",
-        orders=NHWC,
-        every=True,
-        only="_amx_",
-    )
+    ran = check(device, Conv2d(win, group), inputs)
     expect_all(device, ran, ways)
 
 
@@ -91,19 +80,10 @@ FIRST = {
 def test_windows_that_are_gathered(device, how, case, order, monkeypatch):
     """Windows of few channels lie in local memory; what follows them is 0, whatever is in an image beside."""
     win, shape, oc, sums = case
-    monkeypatch.setattr(tiles, "SUMS", (sums,))
+    monkeypatch.setattr(amx, "SUMS", (sums,))
     inputs = [normal(shape), normal((oc, shape[1], *win.kernel), 1) / 4, normal((oc,), 2)]
     inputs[0][0, 0, 3, 5] = np.inf
-    ran = check_op(
-        device,
-        Conv2d(win),
-        inputs,
-        consts=(1, 2),
-        dtype="bf16",
-        orders=NHWC | {"i0": order},
-        every=True,
-        only="_amx_",
-    )
+    ran = check(device, Conv2d(win), inputs, orders=NHWC | {"i0": order})
     expect_all(device, ran, {"row"})
 
 
@@ -114,7 +94,7 @@ def test_one_axis(device, how, channels, order):
     inputs = [normal((2, channels, 67)), normal((20, channels, 5), 1) / 4, normal((20,), 2)]
     only = None if channels == 32 and order == (0, 1, 2) else "_amx_"
     asked = {"i0": order, "o0": (0, 2, 1)}
-    check_op(device, Conv2d(win), inputs, consts=(1, 2), dtype="bf16", orders=asked, only=only)
+    check(device, Conv2d(win), inputs, orders=asked, only=only, every=only is not None)
 
 
 def arithmetic(oc, zero, kind=U8):
@@ -136,12 +116,12 @@ def given_bytes(x, shape, oc, group, kernel):
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_bytes(device, how, case, x, monkeypatch):
     win, shape, oc, group, ways, sums = case
-    monkeypatch.setattr(tiles, "SUMS", (sums,))
+    monkeypatch.setattr(amx, "SUMS", (sums,))
     inputs = given_bytes(x, shape, oc, group, win.kernel)
     spec = Conv2d(
         win, group, (), arithmetic(oc, 77 if x == np.uint8 else -43, U8 if x == np.uint8 else I8)
     )
-    ran = check_op(device, spec, inputs, consts=(1, 2), orders=NHWC, every=True, only="_amx_")
+    ran = check(device, spec, inputs)
     expect_all(device, ran, ways)
 
 
@@ -159,7 +139,7 @@ def test_what_is_fused_behind_bytes(device, how, step):
     if shape:
         inputs.append(rng(8).integers(0, 256, shape).astype(np.uint8))
     spec = Conv2d(window(3), 1, (step,), arithmetic(48, 3))
-    check_op(device, spec, inputs, consts=(1, 2), every=True, only="_amx_")
+    check(device, spec, inputs, orders=None)
 
 
 def test_what_is_fused_behind_floats(device, how):
@@ -170,29 +150,18 @@ def test_what_is_fused_behind_floats(device, how):
         normal((40,), 2),
         normal((1, 40, 9, 11), 3),
     ]
-    check_op(
-        device, spec, inputs, consts=(1, 2), dtype="bf16", orders=NHWC, every=True, only="_amx_"
-    )
+    check(device, spec, inputs)
 
 
-@pytest.mark.parametrize("sums", tiles.SUMS, ids=str)
+@pytest.mark.parametrize("sums", amx.SUMS, ids=str)
 def test_tiles_of_sums(device, how, sums, monkeypatch):
     """Each of those that kernels may have, where the last block of channels has fewer vectors."""
-    monkeypatch.setattr(tiles, "SUMS", (sums,))
+    monkeypatch.setattr(amx, "SUMS", (sums,))
     inputs = [normal((1, 64, 9, 9)), normal((72, 64, 1, 1), 1) / 4, normal((72,), 2)]
-    check_op(
-        device,
-        Conv2d(window(1)),
-        inputs,
-        consts=(1, 2),
-        dtype="bf16",
-        orders=NHWC,
-        every=True,
-        only="_amx_",
-    )
+    check(device, Conv2d(window(1)), inputs)
 
 
 def test_border_kept(device, how):
     spec = Conv2d(window(3))
     inputs = [normal((1, 32, 5, 6)), normal((20, 32, 3, 3), 1) / 8]
-    check_op(device, spec, inputs, consts=(1,), border=2, dtype="bf16", every=True, only="_amx_")
+    check(device, spec, inputs, consts=(1,), orders=None, border=2)

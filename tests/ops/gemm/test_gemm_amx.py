@@ -5,25 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from harness import check_op, normal, of_cpus
-from targets import having
+from targets import with_tiles
 
-from clnn.ops.gemm import amx
 from clnn.ops.gemm.spec import Gemm
-from clnn.ops.shared import amx as tiles
+from clnn.ops.shared import amx
 from clnn.ops.shared.functions import PostOp
-from clnn.runtime.device.device import select
 
 pytestmark = pytest.mark.dealt  # kernels that are slow to build
 
 
 @pytest.fixture(params=["x86", "plain"])
 def how(request, monkeypatch, device):
-    """The instructions where the processor has them, and what they do in C."""
-    if request.param == "plain":
-        having(monkeypatch, "plain_amx", lacking=("x86_amx",))
-    elif not select(device).caps.x86_amx:
-        pytest.skip("the device has no registers of tiles")
-    monkeypatch.setattr(amx, "CANDIDATES", 64)
+    with_tiles(monkeypatch, device, request.param)
 
 
 CASES = {
@@ -41,7 +34,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_products(device, how, case, monkeypatch):
     spec, shapes, consts, sums = case
-    monkeypatch.setattr(tiles, "SUMS", (sums,))
+    monkeypatch.setattr(amx, "SUMS", (sums,))
     inputs = [normal(shape, k) for k, shape in enumerate(shapes)]
     ran = check_op(device, spec, inputs, consts=consts, dtype="bf16", every=True)
     assert any("gemm_amx" in name for name in ran) == of_cpus(device), ran
@@ -56,7 +49,7 @@ def test_odd_terms_are_left(device, how, terms):
 
 def test_what_is_fused_behind(device, how):
     spec = Gemm(post_ops=(PostOp("add", operand=3), PostOp("gelu")))
-    inputs = [normal((21, 48)), normal((48, 50), 1), normal((50,), 2), normal((21, 50), 3)]
+    inputs = [normal((22, 48)), normal((48, 50), 1), normal((50,), 2), normal((22, 50), 3)]
     check_op(device, spec, inputs, consts=(1, 2), dtype="bf16", only="gemm_amx")
 
 

@@ -76,3 +76,11 @@ def test_arithmetic_of_the_instruction(any_device):
                 sums[odd] = fma(x[row, k, odd], w[k, column, odd], sums[odd])
             want[row, column] = fma(1.0, fma(1.0, sums[0], sums[1]), flushed(acc[row, column]))
         np.testing.assert_array_equal(got, want)
+        # The bound that docs/precision.md states, of k = 32 products in one part.
+        exact = np.einsum("rkp,ckp->rc", x.astype(float), w.swapaxes(0, 1).astype(float))
+        exact = exact + flushed(acc)
+        size = np.einsum(
+            "rkp,ckp->rc", np.abs(x, dtype=float), np.abs(w.swapaxes(0, 1), dtype=float)
+        )
+        bound = 18 * 2.0**-24 * (size + np.abs(acc)) + 2 * 32 * 2.0**-126
+        assert (np.abs(got - exact) <= bound).all()
