@@ -66,8 +66,9 @@ class Quantise(QuantisedMap):
     """x / scale rounded to nearest, ties to even, plus zero, saturated; operands x, scale, zero.
 
     late: zero is added before rounding, as ONNX Runtime's average pooling of bytes does. whole: x is
-    int32, and is multiplied with the scale instead. limits: of results, None: those of the type. shifted:
-    of late ones, the zero point is that of int8 as uint8, 128 more, and 128 is taken off the result.
+    int32, or whole float32 numbers, and is multiplied with the scale instead. limits: of results, None:
+    those of the type. shifted: of late ones, the zero point is that of int8 as uint8, 128 more, and 128 is
+    taken off the result.
     """
 
     kind: DType
@@ -80,7 +81,8 @@ class Quantise(QuantisedMap):
 
     def output(self, types: Sequence[DType]) -> DType:
         """Return the type of results. Raises DTypeError where operands do not fit."""
-        if list(types) != [I32 if self.whole else F32, F32, self.kind] or self.kind not in NARROW:
+        first = I32 if self.whole and types[0] == I32 else F32
+        if list(types) != [first, F32, self.kind] or self.kind not in NARROW:
             raise self.refused(types)
         return self.kind
 

@@ -248,3 +248,70 @@ def test_without_fusing_everything_is_as_it_is_written(device):
         for fuse in (True, False)
     ]
     assert (got[0] != got[1]).mean() < 0.02
+
+
+ERF = 2**-0.5
+
+
+@pytest.mark.parametrize("kind", ["uint8", "int8"])
+@pytest.mark.parametrize("ends", ["both", "each"])
+def test_gelu_that_is_written_out_is_one_table(device, kind, ends):
+    """Whether its steps are quantised each, as ONNX Runtime's tool does it but for Erf, or at its ends alone."""
+    net = Net(kind)
+    step = net.quantised if ends == "each" else lambda value: value
+    x = net.quantised("x")
+    erf = step(net.op("Erf", net.op("Div", x, net.const(F(2**0.5)))))
+    more = step(net.op("Add", net.const(F(1)), erf))
+    y = net.quantised(net.op("Mul", step(net.op("Mul", x, more)), net.const(F([0.5]))))
+    graph = check(device, net, y, (2, 8, 13), tolerance=0.02 if ends == "both" else 0)
+    assert [getattr(n.spec.function, "name", "") for n in graph.nodes][1:-1] == ["byte_table"]
+
+
+@pytest.mark.parametrize("fn", ["Add", "Sub", "Mul", "Div", "Pow", "Max"])
+@pytest.mark.parametrize("swapped", [False, True])
+def test_functions_of_bytes_and_a_number(device, fn, swapped):
+    """Each of them between two other functions: a table, whichever side the number is on."""
+    net = Net()
+    x = net.op("Sigmoid", net.quantised("x"))
+    sides = [x, net.const(F(1.3))]
+    made = net.op(fn, *(sides[::-1] if swapped else sides))
+    graph = check(device, net, net.quantised(net.op("Tanh", made)), (2, 8, 13), tolerance=0.01)
+    assert [n.spec.function.name for n in graph.nodes][1:-1] == ["byte_table"]
+
+
+def test_what_is_read_between_stays_real(device):
+    net = Net()
+    x = net.op("Exp", net.quantised("x"))
+    y = net.op("Add", net.quantised(net.op("Tanh", x)), net.op("Relu", x))
+    graph = check(device, net, net.quantised(y), (2, 8, 13), fused=False, tolerance=0.01)
+    functions = [getattr(n.spec, "function", None) for n in graph.nodes]
+    assert "byte_table" not in [getattr(f, "name", "") for f in functions]
+
+
+def test_numbers_along_an_axis_are_no_table(device):
+    net = Net()
+    x = net.op("Div", net.quantised("x"), net.const(net.random.uniform(1, 2, 13).astype(F)))
+    check(device, net, net.quantised(net.op("Tanh", x)), (2, 8, 13), fused=False, tolerance=0.01)
+
+
+@pytest.mark.parametrize("kinds", [("uint8", "uint8"), ("uint8", "int8"), ("int8", "int8")])
+@pytest.mark.parametrize("terms", [5, 64, 197])
+@pytest.mark.parametrize("after", ["", "Relu"])
+def test_products_of_computed_matrices(device, kinds, terms, after):
+    """Attention's: both matrices are computed, their sums are exact, as ONNX Runtime's are."""
+    net = Net(kinds[0])
+    left = net.quantised(net.op("Slice", "x", *map(net.const, np.array([[0], [9], [2]]))))
+    net.kind = np.dtype(kinds[1])
+    right = net.op("Slice", "x", *map(net.const, np.array([[9], [32], [2]])))
+    right = net.quantised(net.op("Transpose", right, perm=[0, 1, 3, 2]))
+    net.kind = np.dtype(kinds[0])
+    y = net.op("MatMul", left, right)
+    if after:
+        y = net.op(after, y)
+    graph = check(device, net, net.quantised(y), (2, 3, 32, terms), fused=False)
+    (maker,) = (n for n in graph.nodes if n.inputs[0] in _results_of(graph, "gemm"))
+    assert maker.spec.function.whole
+
+
+def _results_of(graph, kind):
+    return [n.outputs[0] for n in graph.nodes if n.spec.kind == kind]

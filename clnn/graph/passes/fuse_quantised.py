@@ -8,50 +8,41 @@ have it. What cannot be fused stays as it is written. Dequantised constants that
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
-from clnn.arith._base import FLOAT
 from clnn.arith.quantised import Quantisation
 from clnn.arith.quantised_maps import WRITTEN
 from clnn.graph.ir import Graph, Node
-from clnn.graph.passes._quantised import (
-    IntegerGraph,
-    function_of,
-    limits_of,
-    without_repeats,
+from clnn.graph.passes._byte_functions import looked_up
+from clnn.graph.passes._quantised import function_of, limits_of, without_repeats
+from clnn.graph.passes._quantised_products import (
+    convolution,
+    matrix_product,
+    transposed_convolution,
 )
+from clnn.graph.passes._quantised_types import BYTES, MOVING, ByteGraph, Limits, Made
 from clnn.graph.passes.dead import remove_dead
 from clnn.ops.conv.spec import Conv2d
 from clnn.ops.conv.transpose import ConvTranspose
 from clnn.ops.elementwise.eltwise import Eltwise
 from clnn.ops.elementwise.logic import Logic
-from clnn.ops.gemm.spec import ADDEND, Gemm
-from clnn.ops.movement.gather import Gather
+from clnn.ops.gemm.spec import Gemm
 from clnn.ops.movement.pad import Pad
 from clnn.ops.movement.views import Concat
 from clnn.ops.onnx_registry import Emit, Source
 from clnn.ops.pool.spec import Pool, takes_all
-from clnn.ops.quantised import build, real_sums
-from clnn.ops.quantised.maps import of_bytes
+from clnn.ops.quantised import build
 from clnn.ops.resize.spec import Resize
 from clnn.ops.rows.reduce import Reduce
 from clnn.ops.rows.softmax import Softmax
-from clnn.ops.shared.functions import rational
-from clnn.ops.spec import OpSpec, ViewSpec
+from clnn.ops.spec import OpSpec
 from clnn.traced import is_open
-from clnn.types import I8, I32, U8, Array, DType
 
-BYTES = (I8, U8)
-MOVING = (ViewSpec, Gather, Pad, Resize)
 WHERE = 3  # operands
-NEAR = 1e-4  # how far the scale of a bias may lie from that of the sums
-Limits = tuple[float | None, float | None]
-Made = tuple[Source, list[str]] | None
 
 
 def fuse_quantised(graph: Graph) -> Graph:
@@ -61,7 +52,7 @@ def fuse_quantised(graph: Graph) -> Graph:
     return _Fusing(remove_dead(without_repeats(graph))).run()
 
 
-class _Fusing(IntegerGraph):
+class _Fusing(ByteGraph):
     def run(self) -> Graph:
         for node in self.graph.nodes:
             made = self._fused(node) if function_of(node) == "quantise" else None
@@ -79,6 +70,10 @@ class _Fusing(IntegerGraph):
         given = self.integers(value)
         if given is not None:
             return self._requantised(given, y)
+        return self._operator(value, y) or looked_up(self, value, y)
+
+    def _operator(self, value: str, y: Quantisation) -> Made:
+        """Return the operator of integers that makes a value, and its limits."""
         made = self._alone(value)
         limits: Limits = (None, None)
         if made is not None and (found := limits_of(made)) is not None:
@@ -104,84 +99,6 @@ class _Fusing(IntegerGraph):
             return None
         return build.moved(0, x, y), [name]
 
-    def alike(self, node: Node, y: Quantisation) -> bool:
-        """Whether ONNX Runtime on x86 has an operator of bytes here."""
-        return self.computed_in(node, y) is not None
-
-    def shifted(self, node: Node, y: Quantisation) -> bool:
-        """Whether ONNX Runtime on x86 has an operator of uint8 where the model has int8 alone."""
-        found = (self.bytes_of(name) for name in node.inputs)
-        alone = {y.dtype, *(f[1].dtype for f in found if f is not None)} == {I8}
-        return alone and self.computed_in(node, y) == U8
-
-    def computed_in(self, node: Node, y: Quantisation) -> DType | None:
-        """Return the type of ONNX Runtime's operator of bytes on x86, None where types are not one.
-
-        It makes int8 that is read once uint8, so that types differ around constants and what is read twice.
-        """
-        is_product = isinstance(node.spec, (Conv2d, Gemm))
-        whole = node.inputs[:1] if is_product else node.inputs
-        found = [self.bytes_of(n) for n in whole]
-        read = [f for f in found if f is not None]
-        if len(read) < len(found):
-            return None
-        kinds = {self.kind_of(f[0], f[1]) for f in (*read, (self.quantised_by(node), y))}
-        if len(kinds) > 1 or (is_product and kinds == {I8}):
-            return None
-        return kinds.pop()
-
-    def kind_of(self, integers: str, given: Quantisation) -> DType:
-        """Return the type that ONNX Runtime gives integers on x86: int8 that is read once becomes uint8."""
-        return U8 if given.dtype == U8 or self.readers(integers) == 1 else I8
-
-    def readers(self, integers: str) -> int:
-        """Return how many operators read a value through dequantisation; it counts as read as output.
-
-        Inputs, what operators of bytes make, and what they read count as read twice: only what lies between
-        QuantizeLinear and DequantizeLinear changes its type.
-        """
-        readers, maker = self.consumers.get(integers, []), self.producers.get(integers)
-        if integers in self.viewed:  # quantised anew there, unless it is of a constant
-            return 2 if self.viewed[integers] in self.consts else 1
-        if maker is None or function_of(maker) != "quantise":
-            return 2
-        count = sum(
-            self.uses.get(r.outputs[0], 0) for r in readers if function_of(r) == "dequantise"
-        )
-        return (
-            count
-            + sum(
-                1 if _moves_bytes(r.spec) else 2 for r in readers if function_of(r) != "dequantise"
-            )
-            + (2 * (integers in self.graph.outputs.values()))
-        )
-
-    def quantised_by(self, node: Node) -> str:
-        """Return the integers that a node's result becomes."""
-        (reader,) = self.consumers[node.outputs[0]]
-        while function_of(reader) != "quantise":
-            (reader,) = self.consumers[reader.outputs[0]]
-        return reader.outputs[0]
-
-    def weights_of(self, node: Node) -> tuple[Array, Quantisation] | None:
-        """Return the constant integers of a product's weights.
-
-        Float32 weights between bytes ONNX Runtime makes int8, unless they are a MatMul's, or the bias is computed.
-        """
-        known, bias = self.weights(node.inputs[1] or ""), (*node.inputs, None, None)[2]
-        real = self.consts.get(node.inputs[1] or "")
-        if known is not None or real is None or not node.origin.startswith(("Conv", "Gemm")):
-            return known
-        row = bias is None or (bias in self.consts and self.consts[bias].ndim == 1)
-        fits = row and real.dtype == np.float32 and real.size and np.isfinite(real).all()
-        return build.in_bytes(real) if fits else None
-
-    def bytes_of(self, value: str | None) -> tuple[str, Quantisation] | None:
-        """Return the bytes with one scale that a value is made of."""
-        found = self.seen_as(value or "")
-        fits = found is not None and found[1].per_tensor and found[1].dtype in BYTES
-        return found if fits else None
-
 
 def _takes_limits(spec: OpSpec) -> bool:
     """Whether an operator's integers may be clipped for what follows it."""
@@ -195,130 +112,9 @@ def _is_binary(spec: Eltwise) -> bool:
     return len(steps) == 1 and steps[0].operand == 1 and steps[0].fn in WRITTEN
 
 
-def _convolution(graph: _Fusing, node: Node, y: Quantisation, limits: Limits) -> Made:
-    spec, x = node.spec, graph.bytes_of(node.inputs[0])
-    assert isinstance(spec, Conv2d)
-    weights = graph.weights_of(node)
-    if spec.arith is not FLOAT or spec.post_ops or x is None or weights is None:
-        return None
-    raw, w = weights
-    bias = node.inputs[2] if len(node.inputs) > 2 else None
-    if w.axis not in (None, 0) or not (steps := _bias(graph, bias, x[1], w, len(raw)))[0]:
-        return None
-    zero = np.array(w.zero, np.int64).reshape(-1, *(1,) * (raw.ndim - 1))
-    ends, integers = build.clipped(y, *limits), build.signed(raw, zero)
-    arith, start = build.requantised(x[1], w, y, limits=ends), steps[1]
-    if not graph.alike(node, y):
-        real = None if bias is None else _stepped(graph, bias, x[1], weights, 0)
-        extents = graph.types[x[0]].shape, graph.types[node.outputs[0]].shape
-        made = real_sums.convolution(spec, extents, (integers, w), (x[1], y), real, ends)
-        if made is not None:
-            return made, [x[0]]
-        arith, start = build.written_product(x[1], w, y, real, ends), None
-    return build.convolution(0, spec.window, spec.group, integers, start, arith), [x[0]]
-
-
-def _transposed(graph: _Fusing, node: Node, y: Quantisation, limits: Limits) -> Made:
-    """Transposed convolution, of which ONNX Runtime has real numbers only."""
-    spec, x = node.spec, graph.bytes_of(node.inputs[0])
-    assert isinstance(spec, ConvTranspose)
-    weights, bias = graph.real_constant(node.inputs[1] or ""), None
-    whole = graph.weights_of(node)
-    if spec.arith is not FLOAT or spec.post_ops or x is None or weights is None:
-        return None
-    if len(node.inputs) > 2 and node.inputs[2] is not None:
-        bias = _stepped(graph, node.inputs[2], x[1], whole, 1)
-        if bias is None:
-            return None
-    point = math.prod(graph.types[x[0]].shape[2:]) == 1
-    steps = tuple[float, ...]()
-    if whole is not None and whole[1].axis in (None, 1):
-        steps = whole[1].scale * (spec.group if whole[1].axis else 1)
-    if whole is not None and whole[1].per_tensor:
-        weights = whole[1].dequantise(whole[0])
-    arith = build.real_taps(x[1], y, bias, build.clipped(y, *limits), point, steps)
-    return Emit(replace(spec, arith=arith), [0, weights.astype(np.float32), None]), [x[0]]
-
-
-def _stepped(
-    graph: _Fusing, name: str, x: Quantisation, w: tuple[Array, Quantisation] | None, axis: int
-) -> Array | None:
-    """Return a bias as real numbers, None where it is computed.
-
-    ONNX Runtime rounds a real one of products of integers to steps of the sums. axis: of weights, that of
-    output channels.
-    """
-    real = graph.real_constant(name)
-    if real is None or w is None or name not in graph.consts or w[1].axis not in (None, axis):
-        return real
-    steps = np.asarray(x.step * np.array(w[1].scale, np.float32), np.float32)
-    if steps.size not in (1, real.size):
-        return real
-    return np.asarray(np.rint(real / steps).astype(np.float32) * steps, np.float32)
-
-
-def _bias(
-    graph: _Fusing, name: str | None, x: Quantisation, w: Quantisation, count: int
-) -> tuple[bool, Array | None]:
-    """Return whether a bias can be counted in steps of the sums, and how many of them it is."""
-    if name is None:
-        return True, None
-    steps = x.step * np.array(w.scale, np.float32)
-    shape = graph.types[name].shape
-    if shape[-1:] not in ((), (1,), (count,)) or math.prod(shape[:-1]) != 1:  # not one row
-        return False, None
-    if name in graph.consts:
-        whole = np.rint(graph.consts[name].reshape(-1).astype(np.float64) / steps)
-        if not (np.abs(whole) < 2**31).all():
-            return False, None
-        return True, _row(whole.astype(np.int32), count)
-    given = graph.weights(name)
-    if given is None or given[1].dtype != I32 or any(given[1].zero):
-        return False, None
-    scale = np.array(given[1].scale, np.float32)
-    near = bool(np.allclose(scale, np.broadcast_to(steps, (count,)), rtol=NEAR, atol=0))
-    return near, _row(given[0], count)
-
-
-def _row(bias: Array, count: int) -> Array:
-    """Return a bias as one number for each of `count` columns."""
-    return np.ascontiguousarray(np.broadcast_to(bias.reshape(-1), (count,)))
-
-
-def _product(graph: _Fusing, node: Node, y: Quantisation, limits: Limits) -> Made:
-    spec, a = node.spec, graph.bytes_of(node.inputs[0])
-    assert isinstance(spec, Gemm)
-    weights = graph.weights_of(node)
-    addend = node.inputs[ADDEND] if len(node.inputs) > ADDEND else None
-    if a is None or weights is None or spec.post_ops or spec.trans_a or weights[0].ndim != 2:
-        return None
-    raw, w = weights
-    shape = graph.types[a[0]].shape
-    if w.axis not in (None, 0 if spec.trans_b else 1) or len(shape) < 2:
-        return None
-    raw = raw.T if spec.trans_b else raw
-    if addend is not None and (spec.beta != 1 or spec.alpha != 1):
-        return None
-    known, bias = _bias(graph, addend, a[1], w, raw.shape[1])
-    if not known:
-        return None
-    ends = build.clipped(y, *limits)
-    arith = build.requantised(a[1], w, y, spec.alpha, ends)
-    if not graph.alike(node, y) and spec.alpha == 1:
-        axis = 0 if spec.trans_b else 1
-        real = None if addend is None else _stepped(graph, addend, a[1], weights, axis)
-        arith, bias = build.written_product(a[1], w, y, real, ends), None
-    columns = build.signed(raw, np.array(w.zero, np.int64))
-    return build.rows_product(0, shape, columns, bias, arith), [a[0]]
-
-
 def _elementwise(graph: _Fusing, node: Node, y: Quantisation, limits: Limits) -> Made:
     spec = node.spec
     assert isinstance(spec, Eltwise)
-    if len(node.inputs) == 1:
-        x = graph.bytes_of(node.inputs[0])
-        exact = replace(spec, post_ops=rational(spec.post_ops))
-        return None if x is None else (of_bytes(x[1], y, lambda v: exact.reference(v)[0]), [x[0]])
     a, b = (graph.bytes_of(n) for n in (*node.inputs, None)[:2])
     if len(node.inputs) != 2 or not _is_binary(spec) or a is None or b is None:
         return None
@@ -416,11 +212,6 @@ def _moving(graph: _Fusing, node: Node, y: Quantisation, limits: Limits) -> Made
     return build.moved(made, x[1], y), [x[0], *others]
 
 
-def _moves_bytes(spec: OpSpec) -> bool:
-    """Whether an operator of bytes gives some of those that it reads: DequantizeLinear may change places with it."""
-    return isinstance(spec, MOVING) or (isinstance(spec, Pool) and spec.mode == "max")
-
-
 def _only_moves(spec: OpSpec) -> bool:
     if isinstance(spec, Resize):
         return spec.sampling.mode == "nearest" and not spec.post_ops
@@ -429,9 +220,9 @@ def _only_moves(spec: OpSpec) -> bool:
 
 _Rule = Callable[[_Fusing, Node, Quantisation, Limits], Made]
 _RULES: Sequence[tuple[tuple[type[OpSpec], ...], _Rule]] = (
-    ((Conv2d,), _convolution),
-    ((ConvTranspose,), _transposed),
-    ((Gemm,), _product),
+    ((Conv2d,), convolution),
+    ((ConvTranspose,), transposed_convolution),
+    ((Gemm,), matrix_product),
     ((Eltwise,), _elementwise),
     ((Reduce,), _average),
     ((Pool,), _pool),

@@ -33,15 +33,18 @@ from clnn.arith.quantised_maps import (
 from clnn.arith.real_taps import RealTaps
 from clnn.ops.conv.spec import Conv2d
 from clnn.ops.elementwise.fixed_map import FixedMap
+from clnn.ops.gemm.spec import Gemm
 from clnn.ops.movement.views import Concat, Reshape, Transpose
 from clnn.ops.onnx_registry import Emit, Source
 from clnn.ops.pool.spec import Pool
 from clnn.ops.quantised.softmax import byte_softmax
 from clnn.ops.shared.window import Window
+from clnn.traced import is_open
 from clnn.types import I8, U8, Array, DType
 
 F = np.float32
 BYTE = 255  # the largest magnitude of an input
+FLOAT_HOLDS = 2**24  # whole numbers up to which float32 has them all
 
 
 def signed(integers: Array, zero: Array) -> Array:
@@ -180,10 +183,37 @@ def spread(given: Quantisation, rank: int) -> tuple[Array, Array]:
     return steps, zeros
 
 
-def requantise_sums(sums: Source, ratios: Array, y: Quantisation) -> Emit:
-    """Return int32 sums in steps of y; ratios broadcast over them."""
-    zero = np.array(y.zero[0], y.dtype.numpy)
-    return Emit(FixedMap(Quantise(y.dtype, whole=True)), [sums, ratios, zero])
+def requantise_sums(
+    sums: Source, ratios: Array, y: Quantisation, limits: tuple[int, int] | None = None
+) -> Emit:
+    """Return sums, int32 or whole float32 numbers, in steps of y, within limits; ratios broadcast over them."""
+    zero, ends = np.array(y.zero[0], y.dtype.numpy), None if limits == y.limits else limits
+    return Emit(FixedMap(Quantise(y.dtype, whole=True, limits=ends)), [sums, ratios, zero])
+
+
+def real_sums_of(
+    sides: Sequence[Source], kinds: Sequence[Quantisation], ranks: Sequence[int], product: Gemm
+) -> Emit:
+    """Return the product of two computed tensors of bytes, counted from their zero points, as float32.
+
+    Its sums are whole numbers, and exact where float_holds says so.
+    """
+    counted = [
+        dequantise(side, replace(kind, scale=(1.0,)), rank)
+        for side, kind, rank in zip(sides, kinds, ranks, strict=True)
+    ]
+    return Emit(product, [*counted, None])
+
+
+def float_holds(a: Quantisation, b: Quantisation, terms: int) -> bool:
+    """Whether float32 holds all sums of so many products of bytes exactly."""
+    return not is_open(terms) and terms * _reach(a) * _reach(b) <= FLOAT_HOLDS
+
+
+def _reach(given: Quantisation) -> int:
+    """Return how far from a zero point bytes may be."""
+    low, high = given.limits
+    return max(high - min(given.zero), max(given.zero) - low)
 
 
 def total(a: Quantisation, b: Quantisation, y: Quantisation, shifted: bool = False) -> FixedMap:

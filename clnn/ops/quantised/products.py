@@ -132,7 +132,7 @@ def _scaled_product(
         row = _row(bias, columns.shape[1])
         shape = node.type(0).shape
         return build.rows_product(0, shape, columns, row, build.requantised(a, w, y, alpha))
-    sums = _sums(node, 0, at, a, w, turned, bias)
+    sums = _sums(node, 0, at, a, w, turned, bias, scaled=True)
     return build.requantise_sums(sums, build.factors(a, w, y, alpha), y)
 
 
@@ -154,14 +154,19 @@ def _sums(
     b: Quantisation,
     turned: tuple[bool, bool] = (False, False),
     bias: Array | None = None,
+    scaled: bool = False,
 ) -> Source:
-    """Return the product of two inputs as int32."""
+    """Return the product of two inputs as int32; scaled: or as float32 where that holds all sums."""
     rank, known = node.type(right).rank, node.consts.get(right)
     if known is not None and rank == 2 and not turned[0] and _is_row(bias):
         columns = build.signed(known.T if turned[1] else known, np.array(b.zero))
         row = _row(bias, columns.shape[1])
         arith = Sums(a.zero[0])
         return build.rows_product(left, node.type(left).shape, columns, row, arith)
+    if bias is None and build.float_holds(a, b, node.type(left).shape[-1 - turned[0]]):
+        ranks, turns = (node.type(left).rank, rank), Gemm(trans_a=turned[0], trans_b=turned[1])
+        sums = build.real_sums_of((left, right), (a, b), ranks, turns)
+        return sums if scaled else Emit(Cast(I32), [sums])
     sides: list[Source] = []
     for index, kind, flip in ((left, a, turned[0]), (right, b, turned[1])):
         wide: Source = Emit(Cast(I32), [index])
