@@ -1,13 +1,15 @@
 <%doc>
-quantised/softmax: softmax of each row of bytes, one work-item for a row.
+quantised/softmax: softmax of each row of bytes, one work-item for `held` rows.
 
 Tensors  src, dst: (rows, length) | terms: [256], exponentials by src - largest + 255
-Launch   global (rows)
+Launch   global (rows / held, rounded up)
 Params   name | ctype: char or uchar | src, dst: TensorLayout |
          scale: steps of the result that 1 is, times shrink | shrink: a power of two |
          zero: of the result | low: the least value of ctype | wg
 Tunables vw {0,2,4,8,16}   lanes in which a row's results are computed, once for each distance from its largest
                            element, and then looked up; 0: for each element
+         held {1,2,4}      rows whose sums are added in turn, as each waits for its last addition; those behind
+                           the last are the last one again
 Order    sums from the first element on, in float32; quotients are rounded once, ties to even, as if they
          were exact: `over` has the sign of what a product is above so many and a half times the sum
 </%doc>
@@ -27,32 +29,52 @@ Order    sums from the first element on, in float32; quotients are rounded once,
         const ${I} steps = clamp(odd + up + ${zero}, (${I})(${low}), (${I})(${low + 255}));
 </%def>
 #pragma OPENCL FP_CONTRACT OFF
-${group_size(wg)}
-__kernel void ${name}(
-    __global const ${ctype} *src_base, const int src_offset, __global const float *terms,
-    __global ${ctype} *dst_base, const int dst_offset)
-{
-    const int row = get_global_id(0);
-    if (row >= ${rows}) return;
-    __global const ${ctype} *src = src_base + src_offset + ${index(src, "row", 0)};
-    __global ${ctype} *dst = dst_base + dst_offset + ${index(dst, "row", 0)};
-    int most = src[0];
-    for (int k = 1; k < ${length}; ++k) most = max(most, (int)src[k * ${src.pitches[1]}]);
-    float total = 0.0f;
-    for (int k = 0; k < ${length}; ++k) total += terms[src[k * ${src.pitches[1]}] - most + 255];
-    total *= ${scalar(shrink, "float")};
 % if vw:
+<%doc>Results of a row: `total` is its sum times shrink, `most` and `least` are its ends.</%doc>\
+void ${name}_put(__global const ${ctype} *src, __global ${ctype} *dst, __global const float *terms,
+                 const float total, const int most, const int least)
+{
     ${ctype} found[256];
-    for (int k = 0; k < 256; k += ${vw}) {
+    for (int k = (255 - most + least) & -${vw}; k < 256; k += ${vw}) {
 ${steps_of(f"vload{vw}(0, terms + k)")}
         vstore${vw}(convert_${ctype}${vw}(steps), 0, found + k);
     }
     for (int k = 0; k < ${length}; ++k)
         dst[k * ${dst.pitches[1]}] = found[src[k * ${src.pitches[1]}] - most + 255];
-% else:
+}
+% endif
+${group_size(wg)}
+__kernel void ${name}(
+    __global const ${ctype} *src_base, const int src_offset, __global const float *terms,
+    __global ${ctype} *dst_base, const int dst_offset)
+{
+    const int first = get_global_id(0) * ${held};
+    if (first >= ${rows}) return;
+% for r in range(held):
+    const int row${r} = ${f"min(first + {r}, {rows} - 1)" if r else "first"};
+    __global const ${ctype} *src${r} = src_base + src_offset + ${index(src, f"row{r}", 0)};
+    __global ${ctype} *dst${r} = dst_base + dst_offset + ${index(dst, f"row{r}", 0)};
+    int most${r} = src${r}[0], least${r} = most${r};
+    for (int k = 1; k < ${length}; ++k) {
+        most${r} = max(most${r}, (int)src${r}[k * ${src.pitches[1]}]);
+        least${r} = min(least${r}, (int)src${r}[k * ${src.pitches[1]}]);
+    }
+    float total${r} = 0.0f;
+% endfor
     for (int k = 0; k < ${length}; ++k) {
-${steps_of(f"terms[src[k * {src.pitches[1]}] - most + 255]")}
-        dst[k * ${dst.pitches[1]}] = steps;
+% for r in range(held):
+        total${r} += terms[src${r}[k * ${src.pitches[1]}] - most${r} + 255];
+% endfor
+    }
+% for r in range(held):
+% if vw:
+    ${name}_put(src${r}, dst${r}, terms, total${r} * ${scalar(shrink, "float")}, most${r}, least${r});
+% else:
+    const float total = total${r} * ${scalar(shrink, "float")};
+    for (int k = 0; k < ${length}; ++k) {
+${steps_of(f"terms[src{r}[k * {src.pitches[1]}] - most{r} + 255]")}
+        dst${r}[k * ${dst.pitches[1]}] = steps;
     }
 % endif
+% endfor
 }

@@ -256,7 +256,7 @@ add("quantised_average", build.image_average(0, (3, 5), X, Y).spec, [A])
 add("quantised_real_average", build.real_average(0, (3, 5), X, Y).spec, [A])
 BYTE_SOFTMAX = byte_softmax(X, Quantisation(I8, (1 / 256,), (-128,)))
 add("byte_softmax", BYTE_SOFTMAX, [A.reshape(-1, 15)])
-add("byte_softmax_looked_up", BYTE_SOFTMAX, [A.reshape(4, -1)])
+add("byte_softmax_looked_up", BYTE_SOFTMAX, [A.reshape(5, -1)])
 for kind in (BF16, I4, F4):
     small = integers((3, 37), "u2" if kind == BF16 else "u1", 4)
     small = small if kind == BF16 else small & 15

@@ -104,7 +104,7 @@ def _bias(
         return False, None
     scale = np.array(given[1].scale, np.float32)
     near = bool(np.allclose(scale, np.broadcast_to(steps, (count,)), rtol=NEAR, atol=0))
-    return near, _row(given[0], count)
+    return near or not given[0].any(), _row(given[0], count)  # none is none in any steps
 
 
 def _row(bias: Array, count: int) -> Array:

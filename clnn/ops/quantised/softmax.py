@@ -20,6 +20,7 @@ from clnn.types import I8, U8, Array, TensorType
 LARGEST = np.finfo(np.float32).max
 RESERVED = 5.0  # of the logarithm of float32's range, that sums have left
 LONG = 32  # elements of a row from which on results are computed for all distances, on CPUs
+HELD = 4  # rows that a work-item adds up in turn there
 SHRINK = 2.0**-30  # what kernels multiply sums and steps with: products stay finite
 
 
@@ -72,9 +73,8 @@ class ByteSoftmax(OpSpec):
         return (np.clip(steps, self._low, self._low + 255).astype(required(inputs).dtype),)
 
     def variants(self, problem: Problem) -> list[Variant]:
-        """Return the one kernel: a work-item for each row."""
+        """Return the one kernel: a work-item for each row, or for a few where results are looked up."""
         x, out = problem.input(0), problem.outputs[0]
-        global_size, local = grid(problem.target, x.type.shape[0])
         length, target = x.type.shape[1], problem.target
         vw = (
             min(target.vector, 16)
@@ -82,6 +82,8 @@ class ByteSoftmax(OpSpec):
             else 0
         )
         vw = vw if vw > 1 else 0
+        held = HELD if vw else 1
+        global_size, local = grid(target, -(-x.type.shape[0] // held))
         name = f"byte_softmax_{x.type.dtype.cl}{f'_v{vw}' * bool(vw)}"
         params = {
             "name": name,
@@ -93,6 +95,7 @@ class ByteSoftmax(OpSpec):
             "zero": self.zero,
             "low": self._low,
             "vw": vw,
+            "held": held,
             "wg": local,
         }
         args = (In(0), Const(lambda: self.exponentials(length)), Out(0))
