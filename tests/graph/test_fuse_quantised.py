@@ -298,17 +298,21 @@ def test_numbers_along_an_axis_are_no_table(device):
 @pytest.mark.parametrize("terms", [5, 64, 197])
 @pytest.mark.parametrize("after", ["", "Relu"])
 def test_products_of_computed_matrices(device, kinds, terms, after):
-    """Attention's: both matrices are computed, their sums are exact, as ONNX Runtime's are."""
-    net = Net(kinds[0])
-    left = net.quantised(net.op("Slice", "x", *map(net.const, np.array([[0], [9], [2]]))))
-    net.kind = np.dtype(kinds[1])
+    """Attention's: both matrices are computed, their sums are exact, every second of them a tie of the result."""
+    net, tenth = Net(kinds[0]), F(0.1)
+    left = net.op("Slice", "x", *map(net.const, np.array([[0], [9], [2]])))
     right = net.op("Slice", "x", *map(net.const, np.array([[9], [32], [2]])))
-    right = net.quantised(net.op("Transpose", right, perm=[0, 1, 3, 2]))
-    net.kind = np.dtype(kinds[0])
-    y = net.op("MatMul", left, right)
+    right = net.op("Transpose", right, perm=[0, 1, 3, 2])
+    zeros = [np.array(np.iinfo(kind).min if after else 3, kind) for kind in kinds]
+    sides = [
+        net.quantised(v, (net.const(tenth), net.const(zero)))
+        for v, zero in zip((left, right), zeros, strict=True)
+    ]
+    y = net.op("MatMul", *sides)
     if after:
         y = net.op(after, y)
-    graph = check(device, net, net.quantised(y), (2, 3, 32, terms), fused=False)
+    y = net.quantised(y, (net.const(F(0.02) * F(2 if terms > 5 else 1)), net.const(zeros[0])))
+    graph = check(device, net, y, (2, 3, 32, terms), fused=False)
     (maker,) = (n for n in graph.nodes if n.inputs[0] in _results_of(graph, "gemm"))
     assert maker.spec.function.whole
 
