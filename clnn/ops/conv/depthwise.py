@@ -12,11 +12,14 @@ from clnn.ops.conv.problem import WEIGHTS, ConvProblem, innermost
 from clnn.ops.launch import Arg, Const, In, Launch, Variant, grid
 from clnn.ops.shared.byte_scales import last_args
 from clnn.ops.shared.workgroup_tiles import latency_hiding
+from clnn.target import Target
 from clnn.traced import is_open, other
 
 UNIT_ITEMS = 512  # work-items that a GPU's compute unit should have
 ITEMS = 64  # work-items that a CPU's kernel should have
 UNIT_BANDS = 8  # those that each of its cores should have at least
+# Rows of a map that are walked each alone on processors with this, where that was seen to be faster.
+FEW_ROWS, ROWS_APART = 7, "x86_amx"
 FILTERS = (2, 4)  # outputs of an input channel, besides one
 GROUPS = (2, 4, 8)  # channels of a group, inputs and outputs alike, besides one
 MOST_COLUMNS = 14  # output columns at a time, of groups of several channels
@@ -86,7 +89,7 @@ def best_tile(problem: ConvProblem) -> BandTile:
     if problem.ic > 1:
         most = _most_columns(problem)
         tx = next((t for t in range(most, most // 2, -1) if ow % t == 0), min(ow, most))
-    tile = BandTile(vw, tx, _even_band(oh, -(-channels // vw), problem.target.compute_units))
+    tile = BandTile(vw, tx, _even_band(oh, -(-channels // vw), problem.target))
     return tile._replace(near=_takes_near(problem, vw) and _is_spread(problem))
 
 
@@ -99,9 +102,11 @@ def _wide_columns(problem: ConvProblem) -> tuple[int, ...]:
     return tuple(t for t in WIDE if t <= _most_columns(problem))
 
 
-def _even_band(rows: int, vectors: int, units: int) -> int:
+def _even_band(rows: int, vectors: int, target: Target) -> int:
     """Return the rows of bands that are alike, so many that work-items are neither few nor short."""
-    bands = max(ITEMS // vectors, -(-UNIT_BANDS * units // vectors))
+    if ROWS_APART in target.features and not is_open(rows) and rows <= FEW_ROWS:
+        return 1
+    bands = max(ITEMS // vectors, -(-UNIT_BANDS * target.compute_units // vectors))
     return -(-rows // max(1, min(rows, bands)))
 
 

@@ -110,21 +110,25 @@ def test_rows_are_copied_where_pixels_lie_in_many_pages(channels, width, near):
 
 
 @pytest.mark.parametrize(
-    "channels,rows,units,bands",
+    "channels,rows,units,bands,features",
     [
-        (768, 32, 2, 1),
-        (768, 14, 2, 1),
-        (384, 14, 2, 2),
-        (960, 7, 2, 1),
-        (96, 56, 2, 10),
-        (32, 7, 8, 7),
+        (768, 32, 2, 1, ""),
+        (768, 14, 2, 1, "x86_amx"),
+        (384, 14, 2, 2, ""),
+        (960, 7, 2, 1, ""),
+        (960, 7, 2, 7, "x86_amx"),
+        (96, 56, 2, 10, "x86_amx"),
+        (32, 7, 8, 7, ""),
     ],
 )
-def test_bands_of_depthwise_are_alike(channels, rows, units, bands):
-    """As cores take work-items, not rows, and a band's filters and borders are read once for each."""
+def test_bands_of_depthwise_are_alike(channels, rows, units, bands, features):
+    """As cores take work-items, not rows, and a band's filters and borders are read once for each.
+
+    Processors with AMX take the rows of the smallest maps one by one.
+    """
     win = window((5, 5), before=(2, 2), after=(2, 2))
     spec, inputs = case(1, channels, channels, rows, rows, win, channels)
-    target = Target("cpu", compute_units=units)
+    target = Target("cpu", compute_units=units, features=frozenset(features.split()))
     (launch,) = (
         step.launch
         for step in make_plan(single_node(spec, inputs, consts=(1, 2)), target).launches
