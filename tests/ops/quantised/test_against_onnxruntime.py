@@ -9,6 +9,9 @@ from onnx import TensorProto, helper, numpy_helper
 from reference_engines import exact_session
 
 import clnn
+from clnn.arith.quantised import Quantisation
+from clnn.ops.quantised import build
+from clnn.types import U8
 
 pytest.importorskip("onnxruntime")
 
@@ -130,6 +133,15 @@ def test_matrix_products(device, a, b, shape, constant):
         {k: v for k, v in consts.items() if k in ("az", "bz", "b")},
         ["a", "b", "az", "bz"],
     )
+
+
+@pytest.mark.parametrize("terms", [258, 259, 3001])
+def test_largest_sums_of_computed_matrices(device, terms):
+    """Of up to 258 products of bytes float32 holds every sum, of more it does not."""
+    feeds = {"a": np.full((3, terms), 255, np.uint8), "b": np.full((terms, 5), 255, np.uint8)}
+    feeds["a"][1, ::2] = feeds["b"][::3, 2] = 254
+    check(device, "MatMulInteger", feeds, {}, ["a", "b"])
+    assert build.float_holds(*[Quantisation(U8, (1.0,), (0,))] * 2, terms) == (terms <= 258)
 
 
 @pytest.mark.parametrize("shape", [(0, 33), (0, 3, 33), (2, 0, 33)])
