@@ -6,7 +6,7 @@ more, times x. What it gives for each of the 256 bytes is known, with every step
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from clnn.ops.elementwise.eltwise import Eltwise
 from clnn.ops.onnx_registry import Emit
 from clnn.ops.quantised import build
 from clnn.ops.shared.functions import rational
+from clnn.records import dataclass
 from clnn.types import F32, Array
 
 MOST_NODES = 32
