@@ -317,5 +317,20 @@ def test_products_of_computed_matrices(device, kinds, terms, after):
     assert maker.spec.function.whole
 
 
+@pytest.mark.parametrize("shape", [(3, 64, 7), (2, 1, 64, 7), (64,)])
+def test_products_of_constants_of_several_matrices(device, shape):
+    """Or of a column; every second sum is a tie of the result."""
+    net, tenth = Net(), F(0.1)
+    pair = net.const(tenth), net.const(np.array(3, np.uint8))
+    raw = net.random.integers(0, 9, shape, np.uint8)
+    made = net.op(
+        "MatMul", net.quantised("x", pair), net.op("DequantizeLinear", net.const(raw), *pair)
+    )
+    y = net.quantised(made, (net.const(F(0.02)), net.const(np.array(99, np.uint8))))
+    graph = check(device, net, y, (2, 3, 32, 64), fused=False)
+    (maker,) = (n for n in graph.nodes if n.inputs[0] in _results_of(graph, "gemm"))
+    assert maker.spec.function.whole
+
+
 def _results_of(graph, kind):
     return [n.outputs[0] for n in graph.nodes if n.spec.kind == kind]

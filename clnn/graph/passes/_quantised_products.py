@@ -118,9 +118,9 @@ def matrix_product(graph: ByteGraph, node: Node, y: Quantisation, limits: Limits
     assert isinstance(spec, Gemm)
     weights = graph.weights_of(node)
     addend = node.inputs[ADDEND] if len(node.inputs) > ADDEND else None
-    if weights is None:
-        return _product_of_computed(graph, node, y, limits)
-    if a is None or spec.post_ops or spec.trans_a or weights[0].ndim != 2:
+    if weights is None or weights[0].ndim != 2:
+        return _product_of_any(graph, node, y, limits)
+    if a is None or spec.post_ops or spec.trans_a:
         return None
     raw, w = weights
     shape = graph.types[a[0]].shape
@@ -142,8 +142,8 @@ def matrix_product(graph: ByteGraph, node: Node, y: Quantisation, limits: Limits
     return build.rows_product(0, shape, columns, bias, arith), [a[0]]
 
 
-def _product_of_computed(graph: ByteGraph, node: Node, y: Quantisation, limits: Limits) -> Made:
-    """Matrices of bytes that are computed: whole numbers in float32, which holds the most of their sums."""
+def _product_of_any(graph: ByteGraph, node: Node, y: Quantisation, limits: Limits) -> Made:
+    """Matrices of bytes that are computed, or constants of several: whole numbers in float32."""
     spec, sides = node.spec, [graph.bytes_of(name) for name in node.inputs[:2]]
     assert isinstance(spec, Gemm)
     found = [side for side in sides if side is not None]

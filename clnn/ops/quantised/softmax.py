@@ -19,7 +19,7 @@ from clnn.types import I8, U8, Array, TensorType
 
 LARGEST = np.finfo(np.float32).max
 RESERVED = 5.0  # of the logarithm of float32's range, that sums have left
-LONG = 32  # elements of a row from which on results are computed for all distances, on CPUs
+LONG = 32  # elements of a row from which on results are looked up by distance, on CPUs
 HELD = 4  # rows that a work-item adds up in turn there
 SHRINK = 2.0**-30  # what kernels multiply sums and steps with: products stay finite
 

@@ -20,9 +20,8 @@ _NAMED_BY = {
 NOT_GIVEN = "the system does not let this process use AMX"
 # Linux's system call on x86-64, what it is asked, and the number of the registers' state.
 _ARCH_PRCTL, _ASK_FOR, _TILES = 158, 0x1023, 18
-_LONG = (
-    2**32
-)  # above it are the largest numbers of processes of 64 bits, which alone have that call
+# Processes of 64 bits have larger numbers than this; they alone have that call.
+_LONG = 2**32
 # Names, as LLVM has them, of processors whose registers hold eight floats at most; those that begin so, too.
 _NARROW = (
     *("corei7", "core-avx-i", "core-avx2", "nehalem", "westmere", "sandybridge", "ivybridge"),
