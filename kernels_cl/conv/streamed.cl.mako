@@ -26,6 +26,7 @@ Tunables mr, th, nv, vw   as of conv/direct
 <%namespace name="sc" file="/_common/scales.cl.mako"/>
 <%!
 LINE = 64  # bytes of a cache line
+LARGE = 16  # sums of a tile, whose steps stay apart: compilers that join two move sums from register to register
 UNSHARED = 16  # elements of local memory where no sums wait: there must be some
 %>
 <%
@@ -77,12 +78,19 @@ UNSHARED = 16  # elements of local memory where no sums wait: there must be some
 %  endfor
             next_chunk += ${line * lines};
 % endif
-% for u in range(unroll):
+% if unroll > 1 and mr * nv >= LARGE:
+            #pragma clang loop unroll(disable)
+            for (int c = ${"k" if at_once == 1 else f"{at_once} * k"}; c < ${"k" if at_once == 1 else f"{at_once} * k"} + ${unroll * at_once}; c += ${at_once}) {
+            ${multiply(nv)}
+            }
+% else:
+%  for u in range(unroll):
             {
             const int c = ${f"k + {u}" if at_once == 1 else f"{at_once} * (k + {u})"};
             ${multiply(nv)}
             }
-% endfor
+%  endfor
+% endif
         }
 </%def>
 ${ar.functions(arith, vw)}

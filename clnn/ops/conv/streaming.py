@@ -7,7 +7,8 @@ memory once, and the next chunk is read ahead meanwhile. Sums wait in local memo
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from operator import attrgetter
 
 from clnn.arith._base import FLOAT
@@ -40,6 +41,7 @@ MOST_SUMS_BYTES = 128 * 1024  # worth a measurement
 ONE_CHUNK, NEAR_SUMS, NEAR_BANDS, FAR_SUMS = 0.95, 0.8, 0.98, 1.1
 ALIGN = 4  # input channels that chunks are multiples of
 BEST_CHUNK = 128  # input channels, where sums wait
+MANY = 64  # work-items of a core, beyond which cores end together
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,8 @@ def variants(problem: ConvProblem) -> Iterator[Variant]:
     dot = _dot(problem)
     extents, local_bytes = extents_of(problem, dot), problem.target.local_bytes
     for cost, tile in direct_tiles(problem, dot):
-        for stream in streams(extents, tile, problem.ic, problem.taps, local_bytes)[:STREAMS]:
+        found = streams(extents, tile, problem.ic, problem.taps, local_bytes)
+        for stream in _balanced(problem, tile, found)[:STREAMS]:
             if not is_open(extents.pixels) or _resized(problem, tile, stream, (stream.bands,)):
                 yield _variant(problem, tile, stream, cost * stream.factor)
 
@@ -118,7 +121,32 @@ def _resized(
     if is_open(pixels):  # a text for all shapes has room for whole tiles
         bands, pixels = open_bands, work_sizes(problem, tile)[0] * tile.mr
     found = _of_chunk(int(pixels), problem.ic, problem.taps, tile, stream.chunk, local_bytes, bands)
-    return min(found, key=attrgetter("factor"), default=None)
+    return next(iter(_balanced(problem, tile, found)), None)
+
+
+def _balanced(problem: ConvProblem, tile: Tile, found: Iterable[Stream]) -> list[Stream]:
+    """Return streams with how long the busiest core takes as part of their factors, the best first."""
+    uneven = {bands: _uneven(problem, tile, bands) for bands in BANDS}
+    slower = [replace(one, factor=one.factor * uneven[one.bands]) for one in found]
+    return sorted(slower, key=attrgetter("factor"))
+
+
+def _uneven(problem: ConvProblem, tile: Tile, bands: int) -> float:
+    """Return the busiest core's time against what it would be, did all take as long.
+
+    Work-items are as long as their tiles and vectors are many. 1 where they are many, or not known.
+    """
+    (count, blocks), cores = work_sizes(problem, tile), problem.target.compute_units
+    if any(map(is_open, (count, problem.batch))) or blocks * bands * problem.batch > MANY * cores:
+        return 1.0
+    share, vectors = -(-count // bands), -(-problem.oc // tile.vw)
+    tiles = [min(share, count - first) for first in range(0, count, share)]
+    left = vectors - (blocks // problem.group - 1) * tile.nv
+    of_group = [tile.nv] * (blocks // problem.group - 1) + [left]
+    taken = [0] * cores
+    for item in [t * v for t in tiles for v in of_group * problem.group] * problem.batch:
+        taken[taken.index(min(taken))] += item
+    return max(taken) * cores / sum(taken)
 
 
 def _sums_bytes(pixels: int, ic: int, taps: int, tile: Tile, chunk: int, bands: int) -> int:
