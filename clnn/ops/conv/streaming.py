@@ -7,7 +7,7 @@ memory once, and the next chunk is read ahead meanwhile. Sums wait in local memo
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from operator import attrgetter
 
@@ -124,9 +124,9 @@ def _resized(
     return next(iter(_balanced(problem, tile, found)), None)
 
 
-def _balanced(problem: ConvProblem, tile: Tile, found: Iterable[Stream]) -> list[Stream]:
+def _balanced(problem: ConvProblem, tile: Tile, found: Sequence[Stream]) -> list[Stream]:
     """Return streams with how long the busiest core takes as part of their factors, the best first."""
-    uneven = {bands: _uneven(problem, tile, bands) for bands in BANDS}
+    uneven = {bands: _uneven(problem, tile, bands) for bands in {one.bands for one in found}}
     slower = [replace(one, factor=one.factor * uneven[one.bands]) for one in found]
     return sorted(slower, key=attrgetter("factor"))
 

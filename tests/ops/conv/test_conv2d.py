@@ -360,6 +360,7 @@ STREAMS = [  # tile, height and width of the output, window, input channels, chu
     (Tile(6, 4, 16, "flat"), (2, 3), window((1, 1)), 48, 16, 1),
     (Tile(7, 3, 16, "flat"), (3, 7), window((1, 1)), 24, 12, 1),
     (Tile(3, 1, 16, "row"), (9, 3), window((2, 1), dilations=(3, 1)), 32, 8, 4),
+    (Tile(8, 2, 16, "flat"), (5, 9), window((1, 1)), 24, 8, 1),  # two steps for each line read ahead
 ]
 
 
@@ -435,6 +436,22 @@ def test_room_for_sums_of_any_shape_is_for_whole_tiles(monkeypatch, size):
         assert share * tile.mr * tile.channels <= launch.params["most_sums"]
     fits = -(-tiles // 4) * tile.mr * tile.channels * 4 <= target.local_bytes // 2
     assert ("bands" in launch.params) == fits
+
+
+@pytest.mark.parametrize("units,oc,bands", [(2, 320, 2), (2, 384, 1), (7, 320, 1), (4, 144, 4)])
+def test_bands_are_so_many_that_cores_end_together(monkeypatch, units, oc, bands):
+    """Blocks of 48 channels of a map of 7 x 7, 7 tiles of pixels each."""
+    monkeypatch.setattr(ConvProblem, "weights_stay", False)
+    tile = Tile(7, 3, 16, "flat")
+    monkeypatch.setattr(streaming, "direct_tiles", lambda *_: [(1.0, tile)])
+    graph = single_node(*case(1, 256, oc, 7, 7, window((1, 1))), (1, 2))
+    plan = make_plan(graph, Target("cpu", compute_units=units), _first_streamed)
+    launch = next(s for s in plan.scheduled if s.node.name == "node").launches[0].launch
+    assert launch.params["bands"] == bands
+
+
+def _first_streamed(node, problem, variants):
+    return next((v for v in variants if "_c128_b" in v.name), variants[0])
 
 
 def test_weights_stream_where_they_do_not_stay_near():
