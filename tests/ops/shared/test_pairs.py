@@ -8,6 +8,7 @@ from exact import flushed, fma
 from harness import check_op, normal, of_cpus
 from targets import having, without
 
+from clnn.ops.conv.problem import ConvProblem
 from clnn.ops.conv.spec import Conv2d
 from clnn.ops.gemm.spec import Gemm
 from clnn.ops.shared.functions import PostOp
@@ -87,6 +88,16 @@ def test_pairs_equal_the_reference(device, way, name):
     if "_spreadbf16x2" in way:
         wide = any("_spreadbf16x2" in n for n in taken)
         assert wide == name.startswith(("point_wide", "wide")), ran
+
+
+def test_streamed_pairs(device, way, monkeypatch):
+    """Weights of a block come a chunk at a time; large tiles ask for a line in every second step."""
+    monkeypatch.setattr(ConvProblem, "weights_stay", False)
+    shapes = [(1, 64, 8, 12), (70, 64, 1, 1), (70,)]
+    arrays = [normal(shape, k) / (4 if k == 1 else 1) for k, shape in enumerate(shapes)]
+    ran = check_op(device, Conv2d(window(1)), arrays, consts=(1, 2), dtype="bf16", orders=NHWC)
+    streamed = [name for name in ran if "bf16x2_c" in name]
+    assert streamed or not of_cpus(device), ran
 
 
 def test_channels_that_are_no_pairs_are_multiplied_one_by_one(device, way):
