@@ -89,6 +89,7 @@ class Variant:
     for the family's problem at other extents, None where it does not fit; left out by families whose
     kernels are quickly listed. It takes all from that problem: pads and post-ops may be others there.
     cost_at: the cost of the same way there, infinite where it does not fit, None where nothing tells.
+    unread: places of inputs whose borders it does not read.
     """
 
     name: str
@@ -98,6 +99,7 @@ class Variant:
     why: str = RANKED
     again: Callable[[Any], Variant | None] | None = field(default=None, compare=False, repr=False)
     cost_at: Callable[[Any], float] | None = field(default=None, compare=False, repr=False)
+    unread: tuple[int, ...] = ()
 
 
 EMPTY = Variant("empty", ())

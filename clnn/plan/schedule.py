@@ -128,7 +128,7 @@ def make_plan(
         scheduled = _steps_of_first_fit(laid, otherwise)
     blocks = _blocks(storages, scheduled, separate, guard, align)
     memory = _memory(blocks, align, target)
-    dirty = dirty_borders(blocks, memory)
+    dirty = dirty_borders(blocks, memory) & _borders_read(scheduled, placed)
     scheduled, first_fills = _add_fills(
         scheduled, storages, dirty, target, repeat is not None, instead
     )
@@ -328,6 +328,17 @@ def _blocks(
                     nbytes = int(arg.nbytes) + 2 * guard
                     found[key] = Block(key, nbytes, first, last, align, None)
     return list(found.values())
+
+
+def _borders_read(scheduled: Sequence[ScheduledNode], placed: Mapping[str, Placed]) -> set[str]:
+    """Return the keys of storages whose borders some kernel may read."""
+    return {
+        placed[name].storage
+        for step in scheduled
+        if step.launches
+        for place, name in enumerate(step.node.inputs)
+        if name in placed and place not in step.variant.unread
+    }
 
 
 def _add_fills(

@@ -29,6 +29,9 @@ Params   name, arith, types, rows, src, dst, kernel, strides, dilations, pads, p
          taken {1,2,4,8}: inputs of a group, 1 or `each`
          tile_per_item {0,1}
          aligned {0,1}: vectors of src and of weights are
+         inside {0,1}: taps that meet the border are left out, and it is not read. Tiles of columns that meet it are
+                       written out, so extents are known. With one filter per channel of floats, not with near or
+                       tile_per_item
          prefetch {0,1}: as of conv/direct
 Tunables vw {1,2,4,8,16}  channels of a vector, at most c
          tx               output columns at a time
@@ -40,6 +43,7 @@ Tunables vw {1,2,4,8,16}  channels of a vector, at most c
 </%doc>
 <%!
 from clnn.arith.real_fours import ends_of_fours
+from clnn.ops.conv.edges import Edges, column_tiles
 %>\
 <%namespace name="ar" file="/${context['arith'].library}"/>
 <%namespace name="dt" file="/_common/dot.cl.mako"/>
@@ -67,6 +71,7 @@ from clnn.arith.real_fours import ends_of_fours
     assert each == 1 or (vw > each and vw % each == over == 0 and not tile_per_item), (vw, each, channels)
     assert taken in (1, each), (taken, each)
     assert not near or each == taken == 1 and not tile_per_item, (each, taken, tile_per_item)
+    assert not inside or each == taken == 1 and not (near or tile_per_item or is_traced(ow)), (each, near, tile_per_item)
     reach, columns_read = (kh - 1) * dy + 1, (ow - 1) * sx + (kw - 1) * dx + 1
     step = channels if tile_per_item else vw  # from tap to tap in weights
     ahead = -(-columns_read // tiles)  # columns of the next row that a tile asks for
@@ -87,6 +92,7 @@ from clnn.arith.real_fours import ends_of_fours
             return f"r{ky}[{column}]"
         found = inputs(ky * dy * src.pitches[2] + column * src.pitches[3])
         return f"({found} - {scalar(float(arith.zero))}) * {scalar(arith.step_in)}" if arith.fours else found
+    edges = Edges.of(src, dst, dict(kernel=kernel, strides=strides, dilations=dilations, pads=pads)) if inside else None
     ends = list(ends_of_fours(kh * kw))
     assert not arith.fours or each == 1 and not near, (each, near)
     def row(k):
@@ -144,7 +150,7 @@ p${t} = p${t} + s * ${weight(ky, kx)};\
 ${ar.mac(arith, vw, f"a{t}", "s", weight(ky, kx))}\
 % endif
 </%def>
-<%def name="columns(count)">\
+<%def name="columns(count, start=None)">\
 % if near and prefetch:
         ${asked(count)}
 % endif
@@ -154,13 +160,17 @@ ${ar.mac(arith, vw, f"a{t}", "s", weight(ky, kx))}\
 <% taps = {} %>\
 % for t in range(count):
 %  for kx in range(kw):
+%   if start is None or edges.has_column(start + t, kx):
 <% taps.setdefault(t * sx + kx * dx, []).append((t, kx)) %>\
+%   endif
 %  endfor
 % endfor
 % if taken > 1:
         ${row_by_inputs(taps)}
 % endif
 % for ky in range(kh if taken == 1 else 0):
+<% condition = edges.row_condition(ky) if inside else "" %>\
+        ${f"if ({condition})" if condition else ""} {
 %  for column in sorted(taps):
         {
             const ${P} s = ${tap(ky, column)};
@@ -169,6 +179,7 @@ ${ar.mac(arith, vw, f"a{t}", "s", weight(ky, kx))}\
 %   endfor
         }
 %  endfor
+        }
 % endfor
 % for t in range(count):
         {
@@ -261,13 +272,20 @@ ${sc.declare(scales, arith.strict)}\
             ${columns(1)}
         }
     }
+% elif inside:
+%  for first, last, count, free in edges.runs(column_tiles(ow, tx)):
+    for (int x = ${first}; x <= ${last}; x += ${tx}) {
+        ${pixels()}
+        ${columns(count, None if free else first)}
+    }
+%  endfor
 % elif whole:
     for (int x = 0; x < ${whole}; x += ${tx}) {
         ${pixels()}
         ${columns(tx)}
     }
 % endif
-% if not is_traced(ow) and ow % tx and not tile_per_item:
+% if not is_traced(ow) and ow % tx and not (tile_per_item or inside):
     {
         const int x = ${whole};
         ${pixels()}

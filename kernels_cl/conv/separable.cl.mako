@@ -27,6 +27,7 @@ Params   name, src, dst, post_ops, operands, extra_types, scales, prefetch, loop
          rows: the same of table
          first_post_ops: behind the filters
          gates: their operands, input -> (type, pitch of images, pitch of channels)
+         inside {0,1}: as of conv/depthwise
 Tunables band             output rows of a work-item
          tx               columns that are filtered at a time
          mode {flat}, mr {1..30}, nv {1,2,3,4}, vw {1,2,4,8,16}: as of conv/direct; vw is at most c
@@ -39,6 +40,7 @@ Tunables band             output rows of a work-item
 <%namespace name="sc" file="/_common/scales.cl.mako"/>
 <%namespace name="st" file="/_common/epilogue.cl.mako"/>
 <%!
+from clnn.ops.conv.edges import Edges, column_tiles
 READ_AHEAD = 16  # steps of the inner loop by which weights are read ahead
 NEAR_BYTES = 16384  # weights of a block that stay in the nearest cache
 FIRST_LINES = 3  # at most, of the first block's weights, asked for beside a vector of filters
@@ -71,18 +73,26 @@ FIRST_LINES = 3  # at most, of the first block's weights, asked for beside a vec
     if lines and not (narrow or is_traced(oh)):
         step, first_step = -(-ocb // -(-pixels // mr)), -(-ocb // (band * -(-ow // tx)))
         step, first_step = step if step <= line else 0, first_step if first_step * vw <= FIRST_LINES * line else 0
+    edges = Edges.of(src, dst, dict(kernel=kernel, strides=strides, dilations=dilations, pads=pads)) if inside else None
+    assert not (inside and narrow), (inside, ow)
+    runs = [*edges.runs(column_tiles(ow, tx, overlap=True))] if inside else ()
 %>
-<%def name="filtered(tx)">\
+<%def name="filtered(tx, start=None)">\
 % for t in range(tx):
                 ${V} a${t} = ${load(tt, vw, "from_shift", "0") if first_rows else f"({V})(0)"};
 % endfor
 % for ky in range(kh):
-<% taps_of = {} %>\
-                {
+<%
+    taps_of = {}
+    condition = edges.row_condition(ky) if inside else ""
+%>\
+                ${f"if ({condition})" if condition else ""} {
 %  for kx in range(kw):
                 const ${V} w${kx} = ${load(wt, vw, "from_taps", str((ky * kw + kx) * ic))};
 %   for t in range(tx):
+%    if start is None or edges.has_column(start + t, kx):
 <% taps_of.setdefault(t * sx + kx * dx, []).append((t, kx)) %>\
+%    endif
 %   endfor
 %  endfor
 %  for column in sorted(taps_of):
@@ -101,6 +111,23 @@ FIRST_LINES = 3  # at most, of the first block's weights, asked for beside a vec
                     ${store(vw, f"a{t}", "to_row", str(t * pitch), "float", "__local")}
                 }
 % endfor
+</%def>
+<%def name="columns(count, start=None)">\
+            __global const ${cell(xt)} *p = image + y * ${sy * src.pitches[2]} + x * ${sx * src.pitches[3]};
+            __local float *row = between + ((y - from) * ${ow} + x) * ${pitch};
+            for (int lane = 0; lane < ${ic}; lane += ${vw}) {
+                const int c = ${f"min(lane, {ic - vw})" if over else "lane"};
+                __global const ${cell(xt)} *from_p = p + c;
+                __global const ${cell(wt)} *from_taps = taps + c;
+% if first_rows:
+                __global const ${cell(tt)} *from_shift = shift + c;
+% endif
+                __local float *to_row = row + c;
+% for k in range(0, first_step * vw, line):
+                ${pf.fetch_far(f"weights + (((y - from) * {-(-ow // tx)} + x / {tx}) * {ic} + lane) * {first_step} + {k}")}
+% endfor
+                ${filtered(count, start)}
+            }
 </%def>
 <%def name="multiplied(nv)">\
         for (int c = 0; c < ${ic}; ++c) {
@@ -151,24 +178,15 @@ ${sc.declare(scales, arith.strict)}\
     __global const ${cell(gt)} *gate${k} = gate${k}_base + gate${k}_offset + n * ${pitch_n};
 % endfor
     for (int y = from; y < to; ++y) {
-% for count in ((tx, 1) if narrow else (tx,)):
+% for first, last, count, free in runs:
+        for (int x = ${first}; x <= ${last}; x += ${count}) {
+            ${columns(count, None if free else first)}
+        }
+% endfor
+% for count in () if inside else (tx, 1) if narrow else (tx,):
         ${f"if ({ow} {'>=' if count == tx else '<'} {tx}) " if narrow else ""}for (int start_x = 0; start_x < ${ow}; start_x += ${count}) {
             const int x = ${f"min(start_x, {ow - count})" if not divides(count, ow) else "start_x"};
-            __global const ${cell(xt)} *p = image + y * ${sy * src.pitches[2]} + x * ${sx * src.pitches[3]};
-            __local float *row = between + ((y - from) * ${ow} + x) * ${pitch};
-            for (int lane = 0; lane < ${ic}; lane += ${vw}) {
-                const int c = ${f"min(lane, {ic - vw})" if over else "lane"};
-                __global const ${cell(xt)} *from_p = p + c;
-                __global const ${cell(wt)} *from_taps = taps + c;
-% if first_rows:
-                __global const ${cell(tt)} *from_shift = shift + c;
-% endif
-                __local float *to_row = row + c;
-% for k in range(0, first_step * vw, line):
-                ${pf.fetch_far(f"weights + (((y - from) * {-(-ow // tx)} + start_x / {tx}) * {ic} + lane) * {first_step} + {k}")}
-% endfor
-                ${filtered(count)}
-            }
+            ${columns(count)}
         }
 % endfor
     }

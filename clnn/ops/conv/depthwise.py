@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from clnn.arith._base import FLOAT
+from clnn.ops.conv.edges import stays_inside
 from clnn.ops.conv.packing import pack_filters
 from clnn.ops.conv.problem import WEIGHTS, ConvProblem, innermost
 from clnn.ops.launch import Arg, Const, In, Launch, Variant, grid
@@ -194,7 +195,7 @@ def _variant(problem: ConvProblem, tile: BandTile) -> Variant:
     """
     (vw, tx, band, near), target = tile, problem.target
     each, vectors = problem.oc, -(-problem.group * problem.oc // vw)
-    bands = -(-problem.height // band)
+    bands, inside = -(-problem.height // band), _stays_inside(problem, tile)
     sizes = (vectors, bands) if target.is_cpu else (vectors * -(-problem.width // tx) * bands, 1)
     global_size, local = grid(target, *sizes, problem.batch)
     tile_name = (
@@ -202,6 +203,7 @@ def _variant(problem: ConvProblem, tile: BandTile) -> Variant:
         + f"_m{each}" * (each > 1)
         + f"_g{problem.ic}" * (problem.ic > 1)
         + "_near" * near
+        + "_inside" * inside
     )
     params = problem.params | {
         "name": problem.label("depthwise", tile_name + "_spread" * (not target.is_cpu)),
@@ -213,6 +215,7 @@ def _variant(problem: ConvProblem, tile: BandTile) -> Variant:
         "each": each,
         "taken": problem.ic,
         "near": _near_vectors(vw) if near else 0,
+        "inside": inside,
         "tile_per_item": not target.is_cpu,
         "prefetch": "prefetch" in target.features,
         "aligned": not target.is_cpu and _is_aligned(problem, vw),
@@ -240,7 +243,14 @@ def _variant(problem: ConvProblem, tile: BandTile) -> Variant:
         return _cycles(other, tile) if fits(other) else math.inf
 
     cost = _cycles(problem, tile)
-    return Variant(params["name"], (launch,), cost, again=again, cost_at=cost_at)
+    unread = (0,) if inside else ()
+    return Variant(params["name"], (launch,), cost, again=again, cost_at=cost_at, unread=unread)
+
+
+def _stays_inside(problem: ConvProblem, tile: BandTile) -> bool:
+    """Whether a tile's kernel leaves out taps that meet the border."""
+    alone = problem.ic == problem.oc == 1 and problem.arith is FLOAT and problem.target.is_cpu
+    return alone and not tile.near and stays_inside(problem, tile.tx)
 
 
 def _is_aligned(problem: ConvProblem, vw: int) -> bool:

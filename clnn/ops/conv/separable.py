@@ -222,7 +222,7 @@ class Separable(OpSpec):
         launches = (*_with_args(first, before), *_with_args(second, behind))
         name = f"{first.name}+{second.name}"
         cost, error = first.cost + second.cost + moved, first.error + second.error
-        return Variant(name, launches, cost, error, again=again)
+        return Variant(name, launches, cost, error, again=again, unread=first.unread)
 
 
 def _again(point: Problem) -> float:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from operator import attrgetter
 
+from clnn.ops.conv.edges import stays_inside
 from clnn.ops.conv.packing import pack_table, pack_weights
 from clnn.ops.conv.problem import NEAR_WEIGHTS, long_finish
 from clnn.ops.conv.separable_problem import WEIGHTS, SeparableProblem
@@ -100,9 +101,9 @@ def _cycles(problem: SeparableProblem, band: int, tx: int, tile: Tile) -> float:
 def _variant(problem: SeparableProblem, plan: BandPlan) -> Variant:
     """Return the kernel of a plan."""
     tile = plan.tile
-    bands = -(-problem.height // plan.band)
+    bands, inside = -(-problem.height // plan.band), stays_inside(problem, plan.tx, overlap=True)
     global_size, local = grid(problem.target, bands, 1, problem.batch)
-    tunables = f"b{plan.band}_c{plan.tx}_t{tile.mr}x{tile.channels}"
+    tunables = f"b{plan.band}_c{plan.tx}_t{tile.mr}x{tile.channels}" + "_inside" * inside
     params = problem.params | {
         "name": problem.label("separable", tunables),
         "ic": problem.ic,
@@ -118,6 +119,7 @@ def _variant(problem: SeparableProblem, plan: BandPlan) -> Variant:
         "wg": local,
         "band": plan.band,
         "tx": plan.tx,
+        "inside": inside,
         "mr": tile.mr,
         "nv": tile.nv,
         "vw": tile.vw,
@@ -138,4 +140,7 @@ def _variant(problem: SeparableProblem, plan: BandPlan) -> Variant:
         fits = _fits(other, plan)
         return _cycles(other, plan.band, plan.tx, tile) if fits else math.inf
 
-    return Variant(params["name"], (launch,), plan.cycles, again=again, cost_at=cost_at)
+    unread = (0,) if inside else ()
+    return Variant(
+        params["name"], (launch,), plan.cycles, again=again, cost_at=cost_at, unread=unread
+    )
