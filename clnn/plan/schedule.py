@@ -331,14 +331,18 @@ def _blocks(
 
 
 def _borders_read(scheduled: Sequence[ScheduledNode], placed: Mapping[str, Placed]) -> set[str]:
-    """Return the keys of storages whose borders some kernel may read."""
-    return {
-        placed[name].storage
-        for step in scheduled
-        if step.launches
-        for place, name in enumerate(step.node.inputs)
-        if name in placed and place not in step.variant.unread
-    }
+    """Return the keys of storages whose borders some kernel may read.
+
+    What is the border of a storage may be part of a view of it, such as an image with its pads.
+    """
+    read: set[str] = set()
+    for step in scheduled:
+        for place, name in enumerate(step.node.inputs if step.launches else ()):
+            if name is not None and name in placed:
+                storage = placed[name].storage
+                if place not in step.variant.unread or name != storage:
+                    read.add(storage)
+    return read
 
 
 def _add_fills(

@@ -277,6 +277,8 @@ for _name, _kernel, _stride, _plan, _size, _oc, _bias, _steps in (
         targets=("cpu",),
     )
 convolve("depthwise_registers", (2, 16, 5, 7), 16, SAME3, group=16, only="depthwise")
+convolve("depthwise_inside", (1, 5, 3, 22), 5, SAME3, group=5, only="inside", targets=("cpu",))
+convolve("depthwise_unpadded", (1, 5, 3, 14), 5, window((2, 3)), group=5, only="depthwise")
 convolve(
     "depthwise_memory",
     (1, 3, 6, 7),
@@ -409,6 +411,8 @@ separate(
     extra=(2, 18, 1, 1),
 )
 separate("separable_heavy_weights", (1, 600, 1, 9), 36, SAME3, only="separable", targets=("cpu",))
+separate("separable_inside", (1, 5, 2, 23), 6, SAME3, only="inside", targets=("cpu",))
+separate("separable_unpadded", (1, 5, 3, 15), 6, window((2, 3)), only="separable")
 separate("separable_ahead", (1, 136, 2, 55), 64, SAME3, only="separable", targets=("cpu",))
 separate("separable_far_ahead", (1, 264, 1, 30), 32, SAME3, only="separable", targets=("cpu",))
 separate("separable_strides", (2, 4, 7, 9), 5, window((3, 3), (2, 2), (1, 1), (1, 1), (1, 1)))

@@ -34,7 +34,11 @@ class Edges:
     @staticmethod
     def of(src: TensorLayout, dst: TensorLayout, geometry: Mapping[str, Pair]) -> Edges:
         """Return those of a layer's tensors, seen as (n, c, h, w)."""
-        return Edges(*src.shape[2:], dst.shape[2], **geometry)
+        height, width = src.shape[2:]
+        kernel, strides, dilations, pads = (
+            geometry[name] for name in ("kernel", "strides", "dilations", "pads")
+        )
+        return Edges(height, width, dst.shape[2], kernel, strides, dilations, pads)
 
     def has_column(self, x: int, kx: int) -> bool:
         """Whether a tap of an output column lies in the image."""

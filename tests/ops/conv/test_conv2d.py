@@ -360,7 +360,8 @@ STREAMS = [  # tile, height and width of the output, window, input channels, chu
     (Tile(6, 4, 16, "flat"), (2, 3), window((1, 1)), 48, 16, 1),
     (Tile(7, 3, 16, "flat"), (3, 7), window((1, 1)), 24, 12, 1),
     (Tile(3, 1, 16, "row"), (9, 3), window((2, 1), dilations=(3, 1)), 32, 8, 4),
-    (Tile(8, 2, 16, "flat"), (5, 9), window((1, 1)), 24, 8, 1),  # two steps for each line read ahead
+    # Two steps for each line read ahead.
+    (Tile(8, 2, 16, "flat"), (5, 9), window((1, 1)), 24, 8, 1),
 ]
 
 
