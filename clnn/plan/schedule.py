@@ -337,10 +337,10 @@ def _borders_read(scheduled: Sequence[ScheduledNode], placed: Mapping[str, Place
     """
     read: set[str] = set()
     for step in scheduled:
-        for place, name in enumerate(step.node.inputs if step.launches else ()):
+        for at, name in enumerate(step.node.inputs if step.launches else ()):
             if name is not None and name in placed:
                 storage = placed[name].storage
-                if place not in step.variant.unread or name != storage:
+                if at not in step.variant.unread or name != storage:
                     read.add(storage)
     return read
 
