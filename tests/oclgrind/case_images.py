@@ -298,7 +298,7 @@ for _name, _kernel, _stride, _plan, _size, _oc, _bias, _steps in (
         targets=("cpu",),
     )
 convolve("depthwise_registers", (2, 16, 5, 7), 16, SAME3, group=16, only="depthwise")
-convolve("depthwise_inside", (1, 5, 3, 22), 5, SAME3, group=5, only="inside", targets=("cpu",))
+convolve("depthwise_inside", (1, 5, 3, 22), 5, SAME3, group=5, only="depthwise", targets=("cpu",))
 convolve("depthwise_unpadded", (1, 5, 3, 14), 5, window((2, 3)), group=5, only="depthwise")
 convolve(
     "depthwise_memory",
@@ -432,7 +432,7 @@ separate(
     extra=(2, 18, 1, 1),
 )
 separate("separable_heavy_weights", (1, 600, 1, 9), 36, SAME3, only="separable", targets=("cpu",))
-separate("separable_inside", (1, 5, 2, 23), 6, SAME3, only="inside", targets=("cpu",))
+separate("separable_inside", (1, 18, 2, 23), 20, SAME3, only="separable", targets=("cpu",))
 separate("separable_unpadded", (1, 16, 4, 16), 16, window((2, 3)), targets=("cpu",))
 separate("separable_ahead", (1, 136, 2, 55), 64, SAME3, only="separable", targets=("cpu",))
 separate("separable_far_ahead", (1, 264, 1, 30), 32, SAME3, only="separable", targets=("cpu",))

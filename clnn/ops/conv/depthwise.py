@@ -203,7 +203,6 @@ def _variant(problem: ConvProblem, tile: BandTile) -> Variant:
         + f"_m{each}" * (each > 1)
         + f"_g{problem.ic}" * (problem.ic > 1)
         + "_near" * near
-        + "_inside" * inside
     )
     params = problem.params | {
         "name": problem.label("depthwise", tile_name + "_spread" * (not target.is_cpu)),

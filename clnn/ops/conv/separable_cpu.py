@@ -103,7 +103,7 @@ def _variant(problem: SeparableProblem, plan: BandPlan) -> Variant:
     tile = plan.tile
     bands, inside = -(-problem.height // plan.band), stays_inside(problem, plan.tx, overlap=True)
     global_size, local = grid(problem.target, bands, 1, problem.batch)
-    tunables = f"b{plan.band}_c{plan.tx}_t{tile.mr}x{tile.channels}" + "_inside" * inside
+    tunables = f"b{plan.band}_c{plan.tx}_t{tile.mr}x{tile.channels}"
     params = problem.params | {
         "name": problem.label("separable", tunables),
         "ic": problem.ic,
