@@ -80,7 +80,8 @@ UNSHARED = 16  # elements of local memory where no sums wait: there must be some
 % endif
 % if unroll > 1 and mr * nv >= LARGE:
             #pragma clang loop unroll(disable)
-            for (int c = ${"k" if at_once == 1 else f"{at_once} * k"}; c < ${"k" if at_once == 1 else f"{at_once} * k"} + ${unroll * at_once}; c += ${at_once}) {
+<% at = "k" if at_once == 1 else f"{at_once} * k" %>\
+            for (int c = ${at}; c < ${at} + ${unroll * at_once}; c += ${at_once}) {
             ${multiply(nv)}
             }
 % else:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from heapq import heapreplace
 from operator import attrgetter
 
 from clnn.arith._base import FLOAT
@@ -145,7 +146,7 @@ def _uneven(problem: ConvProblem, tile: Tile, bands: int) -> float:
     of_group = [tile.nv] * (blocks // problem.group - 1) + [left]
     taken = [0] * cores
     for item in [t * v for t in tiles for v in of_group * problem.group] * problem.batch:
-        taken[taken.index(min(taken))] += item
+        heapreplace(taken, taken[0] + item)  # the core that is free first
     return max(taken) * cores / sum(taken)
 
 

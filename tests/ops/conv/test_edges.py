@@ -161,5 +161,6 @@ def test_tiles_are_written_out_where_they_meet_the_border(overlap):
             assert seen == tiles
             assert {x + c for x, n in tiles for c in range(n)} == {*range(out)}
             for first, last, count, free in runs:
-                assert free == inside[first : last + count].all() or (not free and first == last)
+                assert free == inside[first : last + count].all()
+                assert free or first == last
             assert edges.fits(tiles) == (sum(not free for *_, free in runs) <= MOST_AT_EDGES)
