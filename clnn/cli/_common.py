@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from clnn.errors import SettingError, UnsupportedOpError
+from clnn.errors import ClnnError, SettingError, UnsupportedOpError
 from clnn.options import DTYPES, Options
 
 if TYPE_CHECKING:
@@ -158,6 +158,27 @@ def compile_any(args: argparse.Namespace) -> Session | StagedSession:
         if staged is None:
             raise
         return staged
+
+
+def needs_one_plan(args: argparse.Namespace) -> SettingError | None:
+    """Return the refusal of a model that runs in stages, None of others and where that cannot be told."""
+    from clnn.api import settled
+    from clnn.importers.onnx.stages.build import read_program
+    from clnn.importers.onnx.stages.program import is_staged
+
+    try:
+        shapes = shapes_of(args)
+        model, _ = settled(args.model, args.device, options_of(args), shapes)
+        staged = is_staged(read_program(model, shapes))
+    except (ClnnError, OSError, AttributeError):
+        return None
+    if not staged:
+        return None
+    return SettingError(
+        f"{args.model} runs in stages, as values decide shapes or what runs, and `clnn {args.command}` wants one"
+        f" plan. `clnn inspect {args.model}` lists the stages; `clnn run`, `bench`, `profile` and `verify` take"
+        " such a model, as clnn.compile_model does."
+    )
 
 
 def feeds_of(args: argparse.Namespace, inputs: Sequence[Any]) -> dict[str, Array]:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from clnn.compile import compile_fixed, load_graph, settled
+from clnn.compile import compile_fixed, compile_staged, load_graph, settled
+from clnn.errors import UnsupportedOpError
 from clnn.options import Options
 from clnn.records import dataclass
 from clnn.runtime.doctor.selection import select_device
@@ -21,7 +22,9 @@ from clnn.runtime.run.compiled import is_compiled
 from clnn.types import Array
 
 if TYPE_CHECKING:
+    from clnn.runtime.device.device import DeviceInfo
     from clnn.runtime.run.session import Session
+    from clnn.runtime.stages.session import StagedSession
 
 PROFILED_RUNS = 20
 LEAST_RUNS = 3
@@ -60,7 +63,8 @@ class Measured:
     """A measurement; all times in seconds.
 
     latency: n, median, p90, p99, min, max of a call with numpy arrays. kernels, upload, download,
-    gap: medians of device times of one caller. shares: of measured peaks, None where unmeasured.
+    gap: medians of device times of one caller; of a model in stages means. shares: of measured peaks,
+    None where unmeasured.
     """
 
     device: str
@@ -80,8 +84,8 @@ class Measured:
     gap: float
     streams: int
     throughput: float
-    flops: int
-    nbytes: int
+    flops: float
+    nbytes: float
     flops_per_s: float
     bytes_per_s: float
     share_of_flops: float | None
@@ -101,18 +105,11 @@ def measure(
 
     Raises as compile_fixed does, MissingPackageError where the other engine is not installed.
     """
-    select_device(device)  # whose errors come first, and whose probe counts in nothing
-    begin = perf_counter()
-    source, plain = (
-        (model, options) if is_compiled(model) else settled(model, device, options, shapes)
-    )
-    graph = source if is_compiled(source) else load_graph(source, shapes)
-    load = perf_counter() - begin
+    info = select_device(device)  # whose errors come first, and whose probe counts in nothing
     if plan.streams > 1:
-        plain = replace(plain, states=max(plain.states, plan.streams))
-    fixed = shapes if graph is model else None
-    with compile_fixed(graph, device, plain, fixed) as session:
-        info = session.device
+        options = replace(options, states=max(options.states, plan.streams))
+    load, session = _loaded(model, device, options, shapes)
+    with session:
         peaks = measure_peaks(info) if plan.peaks else known_peaks(info)
         feeds = make_feeds(session.inputs)
         first = _timed(session, feeds)
@@ -125,8 +122,31 @@ def measure(
         else:
             latency, rate = _alone(plan, session, feeds)
         return _report(
-            session, model, options, load, first, latency, rate, plan, feeds, peaks, other
+            session, info, model, options, load, first, latency, rate, plan, feeds, peaks, other
         )
+
+
+def _loaded(
+    model: str | os.PathLike[str],
+    device: str | int | None,
+    options: Options,
+    shapes: Mapping[str, Sequence[int] | int],
+) -> tuple[float, Session | StagedSession]:
+    """Return the seconds that reading a model takes, and its session; of stages where values decide shapes."""
+    begin = perf_counter()
+    if is_compiled(model):
+        return perf_counter() - begin, compile_fixed(model, device, options, shapes)
+    source, plain = settled(model, device, options, shapes)
+    try:
+        graph = load_graph(source, shapes)
+    except UnsupportedOpError:
+        staged = compile_staged(model, device, options, shapes)
+        if staged is None:
+            raise
+        made = sum(staged.placement.seconds.values())  # plans of stages whose shapes are known
+        return perf_counter() - begin - made, staged
+    load = perf_counter() - begin
+    return load, compile_fixed(graph, device, plain)
 
 
 def _timed(call: Callable[[Feeds], Any], feeds: Feeds) -> float:
@@ -159,14 +179,18 @@ def _repeat(plan: MeasurePlan, call: Callable[[Feeds], Any], feeds: Feeds) -> li
     return times
 
 
-def _alone(plan: MeasurePlan, session: Session, feeds: Feeds) -> tuple[dict[str, Any], float]:
+def _alone(
+    plan: MeasurePlan, session: Session | StagedSession, feeds: Feeds
+) -> tuple[dict[str, Any], float]:
     for _ in range(plan.warmup):
         session(feeds)
     times = _repeat(plan, session, feeds)
     return _statistics(times), len(times) / sum(times)
 
 
-def _streamed(plan: MeasurePlan, session: Session, feeds: Feeds) -> tuple[dict[str, Any], float]:
+def _streamed(
+    plan: MeasurePlan, session: Session | StagedSession, feeds: Feeds
+) -> tuple[dict[str, Any], float]:
     """Run several callers at once; return latency statistics and inferences per second."""
     ready = threading.Barrier(plan.streams + 1)
     times: list[list[float]] = [[] for _ in range(plan.streams)]
@@ -197,7 +221,7 @@ def _streamed(plan: MeasurePlan, session: Session, feeds: Feeds) -> tuple[dict[s
 
 
 def _in_turns(
-    plan: MeasurePlan, session: Session, feeds: Feeds, model: str | os.PathLike[str]
+    plan: MeasurePlan, session: Session | StagedSession, feeds: Feeds, model: str | os.PathLike[str]
 ) -> tuple[dict[str, Any], Other]:
     """Measure clnn and the other engine in turns, so that both meet the same machine."""
     from clnn.verification.onnxruntime import OnnxRuntime
@@ -213,7 +237,10 @@ def _in_turns(
 
 
 def _repeat_pairs(
-    plan: MeasurePlan, session: Session, engine: Callable[[Feeds], Any], feeds: Feeds
+    plan: MeasurePlan,
+    session: Session | StagedSession,
+    engine: Callable[[Feeds], Any],
+    feeds: Feeds,
 ) -> list[tuple[float, float]]:
     """Return (clnn's time, the other's) of each round; who begins alternates."""
     pairs: list[tuple[float, float]] = []
@@ -230,7 +257,8 @@ def _repeat_pairs(
 
 
 def _report(
-    session: Session,
+    session: Session | StagedSession,
+    info: DeviceInfo,
     model: str | os.PathLike[str],
     options: Options,
     load: float,
@@ -245,16 +273,19 @@ def _report(
     with session.profile() as profile:
         for _ in range(min(PROFILED_RUNS, plan.runs or PROFILED_RUNS)):
             session(feeds)
-    times, placement, info = profile.summary(), session.placement, session.device
+    times, placement = profile.summary(), session.placement
+    spent = placement.seconds
     flops, nbytes = profile.flops * rate, profile.nbytes * rate
     return Measured(
         device=f"{info.index}  {info.name} (driver {info.driver_version}, {info.platform})",
         model=os.fspath(model),
         dtype=options.dtype,
-        shapes=" ".join(f"{i.name}:{'x'.join(map(str, i.shape))}" for i in session.inputs),
+        shapes=" ".join(
+            f"{i.name}:{'x'.join(map(str, np.shape(feeds[i.name])))}" for i in session.inputs
+        ),
         load=load,
-        plan=placement.seconds["plan"],
-        build=placement.seconds["build"] + placement.seconds["pack"],
+        plan=spent.get("plan", 0.0),
+        build=spent.get("build", 0.0) + spent.get("pack", 0.0),
         programs=session.build_counts,
         first=first,
         arena_bytes=placement.arena_bytes,

@@ -23,7 +23,7 @@ from typing import Any
 import clnn.cli
 from clnn import logs
 from clnn._version import __version__
-from clnn.errors import ClnnError, NoDeviceError
+from clnn.errors import ClnnError, NoDeviceError, UnsupportedOpError
 from clnn.settings import setting, warn_unknown
 
 EXIT_USER_ERROR, EXIT_NO_DEVICE, EXIT_INTERRUPTED = 2, 3, 130
@@ -92,6 +92,10 @@ def _run(module: ModuleType, args: argparse.Namespace) -> int:
     except (ClnnError, OSError) as err:
         if _wants_traceback():
             raise
+        if isinstance(err, UnsupportedOpError):
+            from clnn.cli._common import needs_one_plan
+
+            err = needs_one_plan(args) or err
         print(f"{type(err).__name__}: {err}{_hint(err)}", file=sys.stderr)
         return EXIT_NO_DEVICE if isinstance(err, NoDeviceError) else EXIT_USER_ERROR
     except KeyboardInterrupt:

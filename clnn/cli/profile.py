@@ -6,9 +6,15 @@ import argparse
 from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
+from typing import TYPE_CHECKING, Any
 
 from clnn.cli import _common
 from clnn.errors import SettingError
+
+if TYPE_CHECKING:
+    from clnn.runtime.measure.peak import Peaks
+    from clnn.runtime.run.profile import Profile
+    from clnn.runtime.stages.profile import StagedProfile
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -47,6 +53,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Measure, print and write; return the exit status."""
+    from clnn.runtime.doctor.selection import select_device
     from clnn.runtime.measure.peak import PeakBench, known_peaks, measure_peaks
 
     _common.settle(args)
@@ -55,8 +62,8 @@ def run(args: argparse.Namespace) -> int:
             f"--runs is {args.runs}, --warmup {args.warmup}, --top {args.top}."
             " They must be at least 1, 0 and 0."
         )
-    with _common.compile_from(args) as session:
-        info = session.device
+    with _common.compile_any(args) as session:
+        info = select_device(args.device)
         peaks = measure_peaks(info) if args.measure else known_peaks(info)
         if args.in_turns and peaks is None:
             peaks = measure_peaks(info)
@@ -77,9 +84,24 @@ def run(args: argparse.Namespace) -> int:
             "device": info.title,
             "model": args.model,
             "peaks": peaks and asdict(peaks),
-            "summary": profile.summary(),
-            "layers": profile.rows(peaks),
+            **_found(profile, peaks),
         }
         head = f"device   {info.title}\nmodel    {args.model}"
         _common.write_result(args, data, f"{head}\n{profile.table(args.top, peaks)}")
     return 0
+
+
+def _found(profile: Profile | StagedProfile, peaks: Peaks | None) -> dict[str, Any]:
+    """Return what a profile found as data."""
+    from clnn.runtime.stages.profile import StagedProfile
+
+    if not isinstance(profile, StagedProfile):
+        return {"summary": profile.summary(), "layers": profile.rows(peaks)}
+    return {
+        "summary": {"runs": profile.runs, "device": profile.device_s, "host": profile.host_s},
+        "stages": {
+            name: [{"summary": one.summary(), "layers": one.rows(peaks)} for one in found]
+            for name, found in profile.stages.items()
+        },
+        "steps": profile.slowest,
+    }

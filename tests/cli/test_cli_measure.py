@@ -242,6 +242,57 @@ def test_session_profile_measures_the_calls_of_its_thread(files, any_device, tmp
     assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
 
 
+def test_profile_of_a_model_in_stages(clnn, files, tmp_path, device):
+    """Layers of each stage, what takes time beside them, and both in one trace."""
+    trace, table = tmp_path / "t.json", tmp_path / "t.csv"
+    words = "profile", files["staged"], "-d", device, "--runs", 3
+    told = clnn(*words, "--trace", trace, "--csv", table, "--json")
+    assert told.code == 0, told.err
+    (stage,) = told.data["stages"]["stage 1"]
+    assert {"convolve"} <= {layer["node"] for layer in stage["layers"]}
+    assert stage["summary"]["runs"] == told.data["summary"]["runs"] == 3
+    steps = {step["name"]: step for step in told.data["steps"]}
+    assert steps["stage 1"]["op"] == "stage" and steps["branch"]["op"] == "If"
+    assert all(step["calls"] == 3 and step["seconds"] >= 0 for step in steps.values())
+    whole = sum(step["seconds"] for step in steps.values())
+    assert 0 < whole <= told.data["summary"]["host"]
+    rows = list(csv.DictReader(io.StringIO(table.read_text())))
+    assert {row["node"] for row in rows if row["stage"] == "stage 1"} >= {"convolve"}
+    assert {row["node"] for row in rows if not row["stage"]} == set(steps)
+    events = json.loads(trace.read_text())["traceEvents"]
+    assert all(PHASES[event["ph"]] == event.keys() - {"ph"} for event in events)
+    check_arrows(events, [e for e in events if e.get("cat") == "run"])
+    titles = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
+    assert len(titles) == 3 and "stage 1: host" in titles.values()
+    stages = [e for e in events if e["name"] == "stage 1"]
+    launches = [e for e in events if e["name"] == "convolve"]
+    assert len(stages) == len(launches) == 3
+    text = clnn(*words).out
+    assert "stage 1, profile 1 of 1" in text and "beside launches" in text
+    assert re.search(r"3 runs: \d+\.\d+ ms in launches of stages", text)
+
+
+def test_bench_of_a_model_in_stages(clnn, files, any_device):
+    words = "bench", files["staged"], "-d", any_device, "--runs", 3, "--warmup", 1
+    told = clnn(*words, "--json")
+    assert told.code == 0, told.err
+    assert told.data["latency"]["n"] == 3 and told.data["flops"] > 0
+    assert 0 < told.data["kernels"] < told.data["latency"]["max"]
+    assert told.data["plan"] > 0 and told.data["load"] > 0
+    assert clnn(*words, "--hint", "throughput").code == 0
+
+
+@pytest.mark.parametrize("command", ["tune", "compile"])
+def test_commands_that_want_one_plan_say_so(clnn, files, any_device, command):
+    refused = clnn(command, files["staged"], "-d", any_device)
+    assert refused.code == 2
+    assert re.search(
+        rf"^SettingError: .*runs in stages.*`clnn {command}` wants one plan", refused.err
+    )
+    unknown = clnn(command, files["unsupported"], "-d", any_device)
+    assert unknown.err.startswith("UnsupportedOpError")
+
+
 def test_layers_are_bound_by_what_takes_longest():
     peaks = peak.Peaks(flops=1e9, bandwidth=1e8, launch=1e-6)
     assert peaks.bound(10**6, 10**3, 1e-3) == "compute"

@@ -93,6 +93,10 @@ def test_profile_has_the_launches_of_every_stage(device):
         assert 0 < profile.device_s < profile.seconds
         assert profile.host_s == pytest.approx(profile.seconds - profile.device_s)
         assert "MatMul" in profile.table() and "2 runs" in profile.table()
+        assert profile.slowest == sorted(profile.slowest, key=lambda one: -one.seconds)
+        assert {one.name for one in profile.slowest} >= set(profile.stages)
+        assert sum(one.seconds for one in profile.slowest) <= profile.host_s
+        assert all(one.calls == 2 for one in profile.slowest)
 
 
 def test_verify_compares_a_staged_model(any_device):

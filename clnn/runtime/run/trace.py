@@ -39,6 +39,26 @@ def chrome_trace(
     return {"traceEvents": events, "displayTimeUnit": "ms"}
 
 
+def joined_trace(
+    traces: Sequence[tuple[str, Mapping[str, Any]]], steps: Sequence[tuple[str, str, int, int]]
+) -> dict[str, Any]:
+    """Return traces of chrome_trace as one, each with processes of its own that begin with its name.
+
+    steps: name, category, begin and end in ns on the host's clock, of what the host does around them.
+    """
+    events = [_name("process_name", HOST, 0, "steps"), _name("thread_name", HOST, MAIN, "caller")]
+    events += [_slice(what, of, HOST, MAIN, begin, end, {}) for what, of, begin, end in steps]
+    for number, (title, trace) in enumerate(traces, 1):
+        for event in trace["traceEvents"]:
+            moved = {**event, "pid": event["pid"] + HOST * number}
+            if event["name"] == "process_name":
+                moved["args"] = {"name": f"{title}: {event['args']['name']}"}
+            if "id" in event:  # an arrow's, of all traces
+                moved["id"] = f"{number}.{event['id']}"
+            events.append(moved)
+    return {"traceEvents": events, "displayTimeUnit": "ms"}
+
+
 def _run_events(
     number: int, run: TimedRun, launches: Sequence[Enqueue], work: Mapping[str, Work]
 ) -> list[Event]:

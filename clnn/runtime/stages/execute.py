@@ -24,6 +24,7 @@ from clnn.importers.onnx.stages.program import (
 from clnn.ops.host.registry import HostFunction, Value
 from clnn.runtime.run.handed import DeviceArray, Exchange, fetched
 from clnn.runtime.stages.prepared import Act, Prepared, Values, prepared
+from clnn.runtime.stages.profile import StagedProfile
 from clnn.runtime.stages.turning import Turning, Turns
 from clnn.runtime.stages.written import Quick, Room
 from clnn.types import Array
@@ -35,7 +36,7 @@ SHARED_FROM = 1 << 14  # bytes of an array from which on all runs of a body shar
 class Execution:
     """Runs programs. run_stage: runs one stage of the device on the values that it reads.
 
-    quick: of a Room. own: as in prepared.
+    quick: of a Room. own: as in prepared. profile: returns what measures the steps of this thread, if anything.
     """
 
     def __init__(
@@ -44,8 +45,10 @@ class Execution:
         quick: Quick,
         exchange: Exchange | None = None,
         own: Mapping[str, HostFunction] = MappingProxyType({}),
+        profile: Callable[[], StagedProfile | None] = lambda: None,
     ) -> None:
         self._run_stage, self._exchange, self._own = run_stage, exchange, own
+        self._profile = profile
         self._room = Room(self._ready, _truth, quick)
         self._turnings: dict[int, Turning] = {}
         self._prepared: dict[
@@ -60,8 +63,12 @@ class Execution:
         values: Values = {name: around[name] for name in program.captures}
         values.update(ready.consts)
         values.update(zip(program.inputs, inputs, strict=True))
-        for act, ended, _ in ready.steps:
-            act(values)
+        profile = self._profile()
+        for call, (act, ended, _) in zip(ready.calls, ready.steps, strict=True):
+            if profile is None:
+                act(values)
+            else:
+                profile.measure(call.step, act, values)
             for name in ended:
                 values.pop(name, None)
         return [values[name] for name in program.outputs]

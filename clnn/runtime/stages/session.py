@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -92,7 +93,7 @@ class StagedSession(NamedSession):
         self._inputs, self._outputs = tuple(inputs), tuple(outputs)
         self._compile, self._device = compile_stage, device
         self._exchange = exchange
-        self._execution = Execution(self._run_stage, self._quick, exchange, own)
+        self._execution = Execution(self._run_stage, self._quick, exchange, own, self._profile)
         self._lock, self._making = threading.Lock(), threading.Lock()
         self._plans: dict[str, Recent[Hashable, Session | OpenSession]] = {}
         self._info: dict[str, StageInfo] = {}
@@ -154,7 +155,7 @@ class StagedSession(NamedSession):
             began = perf_counter()
             with self._noting_loss():
                 made = self._execution.run(self._program, read, {})
-            profile: StagedProfile | None = getattr(self._local, "profile", None)
+            profile = self._profile()
             if profile is not None:
                 profile.runs += 1
                 profile.seconds += perf_counter() - began
@@ -189,15 +190,27 @@ class StagedSession(NamedSession):
                 session.prepare(found)
 
     @contextmanager
-    def profile(self) -> Iterator[StagedProfile]:
-        """Measure every launch of the runs that this thread makes in the `with` block."""
+    def profile(
+        self, trace: str | os.PathLike[str] | None = None, separate: bool = False
+    ) -> Iterator[StagedProfile]:
+        """Measure every launch and every step on the host of the runs that this thread makes in the `with` block.
+
+        trace, separate: as of Session.profile.
+        """
         forked.refuse()
-        outer, profile = getattr(self._local, "profile", None), StagedProfile()
+        outer, profile = self._profile(), StagedProfile(separate=separate)
         self._local.profile = profile
         try:
-            yield profile
+            with profile.open():
+                yield profile
         finally:
             self._local.profile = outer
+        if trace:
+            profile.write_chrome(trace)
+
+    def _profile(self) -> StagedProfile | None:
+        """Return what measures this thread's runs, if anything."""
+        return getattr(self._local, "profile", None)
 
     @property
     def lost(self) -> str:
@@ -294,8 +307,7 @@ class StagedSession(NamedSession):
         """Return what runs a stage in turns that do the same."""
 
         def last() -> Last | None:
-            is_profiled = getattr(self._local, "profile", None) is not None
-            return None if is_profiled else self._last.get(stage.name)
+            return None if self._profile() is not None else self._last.get(stage.name)
 
         def slow(feeds: Mapping[str, Array]) -> Mapping[str, Value]:
             return self._run_stage(stage, {**fixed, **feeds})
@@ -317,20 +329,12 @@ class StagedSession(NamedSession):
         feeds: Mapping[str, Array | DeviceArray],
     ) -> Mapping[str, Value]:
         """Run a stage, in this thread's profile where there is one."""
-        whole: StagedProfile | None = getattr(self._local, "profile", None)
+        whole = self._profile()
         if whole is None:
             return self._handed(stage, session, feeds)
         if isinstance(session, OpenSession):
             session = session.at({name: array.shape for name, array in feeds.items()})
-        profiles = whole.stages.setdefault(stage.name, [])
-        with session.profile() as profile:
-            outputs = self._handed(stage, session, feeds)
-        known = next((p for p in profiles if p.plan is profile.plan), None)
-        if known is None:
-            profiles.append(profile)
-        else:
-            known.runs += profile.runs
-        return outputs
+        return whole.run(stage.name, session, partial(self._handed, stage, session, feeds))
 
     def _handed(
         self,
