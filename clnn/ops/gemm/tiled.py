@@ -33,6 +33,8 @@ SWAPPED_ORDER_COST = 1.04  # cost of the group order that the size of b speaks a
 PACK_ELEMENTS = 8192  # elements that one CPU work-item packs
 PACK_SLOTS = 4  # slots of a vector that is packed on the device
 AHEAD = 16  # rows of a panel that are on their way
+# Bytes of it where one row of a meets a panel, on processors with AMX: there, 4 KiB are worse than none.
+ALONE_AHEAD, SHORT_AHEAD = 1536, "x86_amx"
 NEAR_PANEL = 16384  # bytes of one that stays in the nearest cache
 LANES = (32, 16, 8)  # work-items side by side in a group that splits the sums
 SPLIT_ITEMS = 256  # work-items that a compute unit should have, where sums are split
@@ -251,7 +253,7 @@ def _launch(problem: GemmProblem, choice: _Choice, panels: Panels, how: str, b: 
         "types": problem.types(b),
         "aligned": _reads_aligned(problem, tile, how),
         "dot": problem.pairs,
-        "ahead": _ahead(problem, panels),
+        "ahead": _ahead(problem, panels, tile),
         "next_panel": how == "packed"
         and not is_one(rows * joins)
         and _reads_next(problem, panels, choice),
@@ -260,16 +262,20 @@ def _launch(problem: GemmProblem, choice: _Choice, panels: Panels, how: str, b: 
     return Launch("gemm/tiled.cl.mako", params, problem.args(b), size, local)
 
 
-def _ahead(problem: GemmProblem, panels: Panels) -> int:
+def _ahead(problem: GemmProblem, panels: Panels, tile: Tile) -> int:
     """Return the rows of b by which a panel is read ahead: it does not stay in the nearest cache."""
-    far = is_open(problem.k) or problem.k * panels.width * F32.itemsize > NEAR_PANEL
-    return AHEAD if far and "prefetch" in problem.target.features else 0
+    row, features = panels.width * F32.itemsize, problem.target.features
+    far = is_open(problem.k) or problem.k * row > NEAR_PANEL
+    if not far or "prefetch" not in features:
+        return 0
+    short = tile.mr == 1 and not problem.pairs and SHORT_AHEAD in features
+    return ALONE_AHEAD // row if short else AHEAD
 
 
 def _reads_next(problem: GemmProblem, panels: Panels, choice: _Choice) -> bool:
     """Whether tiles of rows that walk a panel read the next one ahead: it comes from beyond the second cache."""
     near = choice.channels_fastest or bool(problem.pairs)
-    return not near and _ahead(problem, panels) > 0
+    return not near and _ahead(problem, panels, choice.tile) > 0
 
 
 def _reads_aligned(problem: GemmProblem, tile: Tile, how: str) -> bool:

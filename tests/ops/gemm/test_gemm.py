@@ -201,6 +201,24 @@ def test_the_next_panel_is_read_ahead(device, rows):
     assert ("beyond += " in render(launch.template, launch.params)) == (rows > 1)
 
 
+@pytest.mark.parametrize(
+    ("features", "rows", "ahead"),
+    [
+        ({"prefetch"}, 1, 16),
+        ({"prefetch", "x86_amx"}, 1, 6),
+        ({"prefetch", "x86_amx"}, 13, 16),
+        ({"x86_amx"}, 1, 0),
+    ],
+)
+def test_how_far_a_panel_is_read_ahead(features, rows, ahead):
+    """In rows of 64 columns; one row of a on processors with AMX stays below 4 KiB."""
+    inputs = [normal((rows, 700)), normal((700, 640), 1), None]
+    target = Target("cpu", features=frozenset(features), vector=16)
+    plan = make_plan(single_node(Gemm(), inputs, consts=(1,)), target)
+    (launch,) = (found.launch for step in plan.scheduled for found in step.launches)
+    assert launch.params["ahead"] == ahead and (rows > 1 or launch.params["row"] == 64)
+
+
 @pytest.mark.parametrize("rows", [1, 7, 29])
 def test_matrices_that_share_a_constant_walk_its_panels_together(device, rows):
     """Rows of an image with a border, whose rows are no longer one matrix."""
