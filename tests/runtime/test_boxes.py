@@ -82,7 +82,9 @@ def detector(center=0, overlap=0.4, most=400):
 
 @pytest.mark.parametrize("make", [boxes, special_boxes])
 @pytest.mark.parametrize("center", [0, 1])
-def test_a_model_keeps_what_onnxruntime_keeps(device, center, make, monkeypatch):
+@pytest.mark.parametrize("whole", [0, 4096], ids=["clusters", "whole"])
+def test_a_model_keeps_what_onnxruntime_keeps(device, whole, center, make, monkeypatch):
+    monkeypatch.setattr("clnn.runtime.stages.on_device.WHOLE", whole)
     proto = detector(center)
     engine = onnxruntime.InferenceSession(proto.SerializeToString())
     with clnn.compile_model(proto, device) as session:

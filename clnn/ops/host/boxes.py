@@ -12,6 +12,7 @@ from clnn.ops.host.registry import HostNode, host_op
 from clnn.types import Array
 
 CHUNK = 256  # candidates that are compared with each other at once
+FEW = 128  # boxes of which numpy compares all sooner than it finds those that cannot meet
 # Candidates of several classes whose coordinates are copied together, 20 bytes each.
 AT_ONCE = 1 << 20
 Stay = Callable[[Array, Array, np.float32, int], Array]
@@ -19,11 +20,12 @@ Stay = Callable[[Array, Array, np.float32, int], Array]
 
 @host_op("NonMaxSuppression")
 def _non_max_suppression(node: HostNode, *inputs: Array) -> Array:
-    return selected(stay_by_numpy, node, *inputs)
+    return selected(stay_by_numpy, FEW, node, *inputs)
 
 
 def selected(
     stay: Stay,
+    few: int,
     node: HostNode,
     boxes: Array,
     scores: Array,
@@ -33,7 +35,7 @@ def selected(
 ) -> Array:
     """Return (batch, class, box) of what is kept; of equal scores the lower box comes first.
 
-    stay: tells which boxes stay, as stay_by_numpy does.
+    stay: tells which boxes stay, as stay_by_numpy does. few: of so many boxes each is compared with all others.
     """
     count = 0 if most is None else int(most.reshape(-1)[0])
     limit = np.float32(0.0 if overlap is None else overlap.reshape(-1)[0])
@@ -48,7 +50,7 @@ def selected(
             corners = _corners(boxes[image], bool(node.attr("center_point_box", 0)))
             lines = scores[image, first : first + step]
             places = [_by_falling_score(line, lowest) for line in lines]
-            kept = _kept(stay, [corners[p] for p in places], limit, count)
+            kept = _kept(stay, few, [corners[p] for p in places], limit, count)
             for kind, which in enumerate(map(operator.getitem, places, kept), first):
                 rows.append(
                     np.stack([np.full_like(which, image), np.full_like(which, kind), which], 1)
@@ -74,12 +76,14 @@ def _corners(boxes: Array, centred: bool) -> Array:
     return np.concatenate([low, high], 1)
 
 
-def _kept(stay: Stay, lists: Sequence[Array], limit: np.float32, count: int) -> list[Array]:
+def _kept(
+    stay: Stay, few: int, lists: Sequence[Array], limit: np.float32, count: int
+) -> list[Array]:
     """Return which boxes of each list, by falling score, overlap none of it that is kept before.
 
-    Boxes are compared with those of their own cluster only.
+    Boxes are compared with those of their own cluster only, where there are more than `few`.
     """
-    parts = [_grouped(boxes) for boxes in lists]
+    parts = [_grouped(boxes, few) for boxes in lists]
     ends = np.cumsum([0, *(len(order) for order, _, _ in parts)])
     if not parts or not ends[-1]:
         return [order for order, _, _ in parts]
@@ -90,13 +94,20 @@ def _kept(stay: Stay, lists: Sequence[Array], limit: np.float32, count: int) -> 
     return [np.sort(o[s])[:count] for (o, _, _), s in zip(parts, found, strict=True)]
 
 
-def _grouped(boxes: Array) -> tuple[Array, Array, Array]:
-    """Return the order of boxes by clusters, where each cluster begins, and rows in that order."""
+def _grouped(boxes: Array, few: int) -> tuple[Array, Array, Array]:
+    """Return the order of boxes by clusters, where each cluster begins, and rows in that order.
+
+    Up to `few` boxes are one cluster.
+    """
+    rows = np.empty((5, len(boxes)), boxes.dtype)
+    rows[:4] = boxes.T
+    np.multiply(rows[2] - rows[0], rows[3] - rows[1], out=rows[4])
+    if len(boxes) <= few:
+        return np.arange(len(boxes)), np.arange(min(len(boxes), 1)), rows
     clusters = max((_clusters(boxes, axis) for axis in (0, 1)), key=lambda c: c.max(initial=0))
     order = np.argsort(clusters, kind="stable")  # within a cluster by score
     begins = np.flatnonzero(np.diff(clusters[order], prepend=-1))
-    extents = boxes[:, 2:] - boxes[:, :2]
-    return order, begins, np.stack([*boxes.T, extents[:, 0] * extents[:, 1]])[:, order]
+    return order, begins, rows[:, order]
 
 
 def stay_by_numpy(rows: Array, begins: Array, limit: np.float32, most: int) -> Array:
@@ -152,7 +163,8 @@ class Overlaps:
 
     def __init__(self, rows: Array, limit: np.float32) -> None:
         self._limit, self._rows = limit, rows
-        self._scratch = [np.empty((CHUNK, CHUNK), rows.dtype) for _ in range(3)]
+        side = min(CHUNK, rows.shape[1])
+        self._scratch = [np.empty((side, side), rows.dtype) for _ in range(3)]
 
     def __call__(self, left: Array, right: Array) -> Array:
         """Return (left, right) for places of boxes, true where two overlap."""

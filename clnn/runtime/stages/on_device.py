@@ -8,7 +8,7 @@ from functools import partial
 from clnn.ops.host.boxes import selected
 from clnn.ops.host.registry import HostFunction
 from clnn.runtime.build.program import Device
-from clnn.runtime.stages.boxes import StayOnDevice
+from clnn.runtime.stages.boxes import WHOLE, StayOnDevice
 
 
 def functions_on(device: Device, timeout: float | None) -> Mapping[str, HostFunction]:
@@ -19,4 +19,4 @@ def functions_on(device: Device, timeout: float | None) -> Mapping[str, HostFunc
     """
     if not device.info.caps.host_memory:
         return {}
-    return {"NonMaxSuppression": partial(selected, StayOnDevice(device, timeout))}
+    return {"NonMaxSuppression": partial(selected, StayOnDevice(device, timeout), WHOLE)}

@@ -157,9 +157,12 @@ def test_boxes_that_are_kept(center, count, spread, overlap, lowest):
     np.testing.assert_array_equal(got, want, strict=True)
 
 
+@pytest.mark.parametrize("few", [0, 1 << 20])
 @pytest.mark.parametrize("at_once", [1, 130, 1 << 20])
-def test_classes_are_chosen_for_apart_or_together(at_once, monkeypatch):
+def test_classes_are_chosen_for_apart_or_together(at_once, few, monkeypatch):
+    """And boxes that cannot meet."""
     monkeypatch.setattr("clnn.ops.host.boxes.AT_ONCE", at_once)
+    monkeypatch.setattr("clnn.ops.host.boxes.FEW", few)
     inputs = [*boxes(60, 5, 2), scalar(50), scalar(0.4, np.float32)]
     (want,) = onnxruntime_result("NonMaxSuppression", inputs, {}, 18, out_types=(WHOLES,))
     (got,) = compute(HostNode("NonMaxSuppression", 18), inputs)
@@ -167,8 +170,10 @@ def test_classes_are_chosen_for_apart_or_together(at_once, monkeypatch):
 
 
 @pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("few", [0, 1 << 20])
 @pytest.mark.parametrize("center", [0, 1])
-def test_boxes_of_infinities_and_nan_hide_none(center):
+def test_boxes_of_infinities_and_nan_hide_none(center, few, monkeypatch):
+    monkeypatch.setattr("clnn.ops.host.boxes.FEW", few)
     found, scores = special_boxes(300, 9, 5)
     inputs = [found, scores, scalar(200), scalar(0.4, np.float32)]
     attrs = {"center_point_box": center}
