@@ -55,6 +55,7 @@ def run(args: argparse.Namespace) -> int:
     """Measure, print and write; return the exit status."""
     from clnn.runtime.doctor.selection import select_device
     from clnn.runtime.measure.peak import PeakBench, known_peaks, measure_peaks
+    from clnn.runtime.run.session import Session
 
     _common.settle(args)
     if args.runs < 1 or args.warmup < 0 or args.top < 0:
@@ -63,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
             " They must be at least 1, 0 and 0."
         )
     with _common.compile_any(args) as session:
-        info = select_device(args.device)
+        info = session.device if isinstance(session, Session) else select_device(args.device)
         peaks = measure_peaks(info) if args.measure else known_peaks(info)
         if args.in_turns and peaks is None:
             peaks = measure_peaks(info)
