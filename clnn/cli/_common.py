@@ -25,6 +25,13 @@ if TYPE_CHECKING:
     from clnn.types import Array
 
 STDOUT = "-"
+TAKE_STAGES = (
+    "inspect",
+    "run",
+    "bench",
+    "profile",
+    "verify",
+)  # commands, also of models that run in stages
 Shape = tuple[str, "tuple[int, ...] | int"]
 
 
@@ -161,23 +168,24 @@ def compile_any(args: argparse.Namespace) -> Session | StagedSession:
 
 
 def needs_one_plan(args: argparse.Namespace) -> SettingError | None:
-    """Return the refusal of a model that runs in stages, None of others and where that cannot be told."""
+    """Return why a command refuses a model that runs in stages; None for others, and where the command takes them."""
     from clnn.api import settled
     from clnn.importers.onnx.stages.build import read_program
     from clnn.importers.onnx.stages.program import is_staged
 
+    if args.command in TAKE_STAGES or getattr(args, "model", None) is None:
+        return None
     try:
         shapes = shapes_of(args)
         model, _ = settled(args.model, args.device, options_of(args), shapes)
-        staged = is_staged(read_program(model, shapes))
-    except (ClnnError, OSError, AttributeError):
-        return None
-    if not staged:
+        if not is_staged(read_program(model, shapes)):
+            return None
+    except (ClnnError, OSError):
         return None
     return SettingError(
         f"{args.model} runs in stages, as values decide shapes or what runs, and `clnn {args.command}` wants one"
-        f" plan. `clnn inspect {args.model}` lists the stages; `clnn run`, `bench`, `profile` and `verify` take"
-        " such a model, as clnn.compile_model does."
+        f" plan. `clnn inspect {args.model}` lists the stages; {', '.join(TAKE_STAGES)} take such a model, as"
+        " clnn.compile_model does."
     )
 
 

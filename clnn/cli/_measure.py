@@ -19,6 +19,7 @@ from clnn.records import dataclass
 from clnn.runtime.doctor.selection import select_device
 from clnn.runtime.measure.peak import Peaks, known_peaks, measure_peaks
 from clnn.runtime.run.compiled import is_compiled
+from clnn.runtime.stages.profile import StagedProfile
 from clnn.types import Array
 
 if TYPE_CHECKING:
@@ -63,8 +64,8 @@ class Measured:
     """A measurement; all times in seconds.
 
     latency: n, median, p90, p99, min, max of a call with numpy arrays. kernels, upload, download,
-    gap: medians of device times of one caller; of a model in stages means. shares: of measured peaks,
-    None where unmeasured.
+    gap: device times of one caller, `middle`: medians, means of a model in stages. shares: of measured
+    peaks, None where unmeasured.
     """
 
     device: str
@@ -82,6 +83,7 @@ class Measured:
     upload: float
     download: float
     gap: float
+    middle: str
     streams: int
     throughput: float
     flops: float
@@ -294,6 +296,7 @@ def _report(
         upload=times.upload,
         download=times.download,
         gap=times.gap,
+        middle="mean" if isinstance(profile, StagedProfile) else "median",
         streams=plan.streams,
         throughput=rate,
         flops=profile.flops,

@@ -117,7 +117,7 @@ def text(m: Measured) -> str:
         f" ({cached}/{cached + built} from cache)   first inference {_ms(m.first)} ms"
         f"   arena {m.arena_bytes / 1e6:.1f} MB",
         f"latency  {_latency(m.latency)}   (host+device, copies included)",
-        f"         device-only median {_ms(m.kernels)} ms   H2D {_ms(m.upload)}   D2H"
+        f"         device-only {m.middle} {_ms(m.kernels)} ms   H2D {_ms(m.upload)}   D2H"
         f" {_ms(m.download)}   launch gap {_ms(m.gap)}",
         f"throughput {m.throughput:.4g} inf/s{_streams(m)}   {_rate(m.flops_per_s, 'FLOP/s')}"
         f"{_share(m.share_of_flops, 'peak')}   {_rate(m.bytes_per_s, 'B/s')}"

@@ -99,6 +99,22 @@ def test_profile_has_the_launches_of_every_stage(device):
         assert all(one.calls == 2 for one in profile.slowest)
 
 
+def test_a_run_that_fails_is_no_run_of_a_profile(any_device, monkeypatch):
+    with clnn.compile_model(parsed(PICKED), any_device) as session:
+        session(picked_feed(6))
+        with session.profile() as profile:
+            with monkeypatch.context() as broken, pytest.raises(KeyboardInterrupt):
+                broken.setattr(session, "_note", interrupted)
+                session(picked_feed(6))
+            assert profile.runs == 0 and profile.seconds == 0
+            session(picked_feed(6))
+        assert profile.runs == 1 and profile.seconds > 0
+
+
+def interrupted(*_):
+    raise KeyboardInterrupt
+
+
 def test_verify_compares_a_staged_model(any_device):
     model = parsed(PICKED).SerializeToString()
     report = verify(model, shapes={"x": (7, 4)}, device=any_device)

@@ -33,7 +33,7 @@ SWAPPED_ORDER_COST = 1.04  # cost of the group order that the size of b speaks a
 PACK_ELEMENTS = 8192  # elements that one CPU work-item packs
 PACK_SLOTS = 4  # slots of a vector that is packed on the device
 AHEAD = 16  # rows of a panel that are on their way
-# Bytes of it where one row of a meets a panel, on processors with AMX: there, 4 KiB are worse than none.
+# Bytes of it where one row of a meets a panel of float32, on processors with AMX: there, 4 KiB are worse than none.
 ALONE_AHEAD, SHORT_AHEAD = 1536, "x86_amx"
 NEAR_PANEL = 16384  # bytes of one that stays in the nearest cache
 LANES = (32, 16, 8)  # work-items side by side in a group that splits the sums
@@ -235,6 +235,7 @@ def _launch(problem: GemmProblem, choice: _Choice, panels: Panels, how: str, b: 
     else:
         joins = problem.sharing
         size, local = grid(target, rows * joins, blocks, problem.matrices // joins)
+    ahead = _ahead(problem, panels, tile, b)
     order = "blocks" if choice.channels_fastest else "rows"
     kind = problem.pairs or "f32"
     name = f"gemm_tiled_{kind}_{how}_t{tile.mr}x{tile.width}_{order}" + f"_p{slices}" * (slices > 1)
@@ -253,29 +254,30 @@ def _launch(problem: GemmProblem, choice: _Choice, panels: Panels, how: str, b: 
         "types": problem.types(b),
         "aligned": _reads_aligned(problem, tile, how),
         "dot": problem.pairs,
-        "ahead": _ahead(problem, panels, tile),
+        "ahead": ahead,
         "next_panel": how == "packed"
         and not is_one(rows * joins)
-        and _reads_next(problem, panels, choice),
+        and _reads_next(problem, ahead, choice),
         "joins": joins,
     }
     return Launch("gemm/tiled.cl.mako", params, problem.args(b), size, local)
 
 
-def _ahead(problem: GemmProblem, panels: Panels, tile: Tile) -> int:
+def _ahead(problem: GemmProblem, panels: Panels, tile: Tile, b: Arg) -> int:
     """Return the rows of b by which a panel is read ahead: it does not stay in the nearest cache."""
     row, features = panels.width * F32.itemsize, problem.target.features
     far = is_open(problem.k) or problem.k * row > NEAR_PANEL
     if not far or "prefetch" not in features:
         return 0
-    short = tile.mr == 1 and not problem.pairs and SHORT_AHEAD in features
+    is_float = isinstance(b, Scratch) or problem.b.memory.itemsize == F32.itemsize
+    short = tile.mr == 1 and is_float and not problem.pairs and SHORT_AHEAD in features
     return ALONE_AHEAD // row if short else AHEAD
 
 
-def _reads_next(problem: GemmProblem, panels: Panels, choice: _Choice) -> bool:
+def _reads_next(problem: GemmProblem, ahead: int, choice: _Choice) -> bool:
     """Whether tiles of rows that walk a panel read the next one ahead: it comes from beyond the second cache."""
     near = choice.channels_fastest or bool(problem.pairs)
-    return not near and _ahead(problem, panels, choice.tile) > 0
+    return not near and ahead > 0
 
 
 def _reads_aligned(problem: GemmProblem, tile: Tile, how: str) -> bool:

@@ -18,9 +18,7 @@ from clnn.types import Array
 
 # From so many pairs of boxes on a launch takes less time than numpy, to which a group is as much as PER_GROUP.
 LEAST, PER_GROUP = 1 << 14, 1 << 13
-WHOLE = (
-    4096  # boxes of which the kernel compares all sooner than numpy finds those that cannot meet
-)
+WHOLE = 4096  # boxes that the kernel compares sooner than numpy finds those that cannot meet
 MOST = 1 << 25  # boxes, so that places in their rows are ints
 NAME, WIDTH = "stay", 8
 

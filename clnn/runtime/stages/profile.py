@@ -57,6 +57,7 @@ class StagedProfile:
     separate: bool = False
     _spans: list[tuple[StepTime, int, int]] = field(default_factory=list)  # begins and ends in ns
     _inside: float = 0.0  # seconds of steps and launches inside of the step that runs
+    _opening: float = 0.0  # seconds of the run in which profiles of sessions were opened
     # Profiles of sessions, which end with the block of the staged one's.
     _blocks: ExitStack = field(default_factory=ExitStack)
     _opened: dict[int, tuple[Session, Profile]] = field(default_factory=dict)
@@ -111,6 +112,15 @@ class StagedProfile:
             yield self
         self._opened.clear()
 
+    @contextmanager
+    def whole_run(self) -> Iterator[None]:
+        """Count a run, unless it fails."""
+        self._inside = self._opening = 0.0
+        began = perf_counter()
+        yield
+        self.runs += 1
+        self.seconds += perf_counter() - began - self._opening
+
     def run(self, stage: str, session: Session, call: Callable[[], Made]) -> Made:
         """Return what a call of a stage's session does, in a profile that stays open to the end of the block."""
         if id(session) not in self._opened:
@@ -130,7 +140,7 @@ class StagedProfile:
         self._opened[id(session)] = session, profile  # held, so that no other one has its number
         took = perf_counter() - began
         self._inside += took
-        self.seconds -= took
+        self._opening += took
 
     def measure(self, step: Step, act: Callable[[Any], None], values: Any) -> None:
         """Do a step, and count its time."""

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
-from time import perf_counter
 from types import MappingProxyType
 from typing import Any
 
@@ -152,13 +151,9 @@ class StagedSession(NamedSession):
             raise DeviceLostError(self._lost)
         with host_memory("a run"), np.errstate(all="ignore"):
             read = [values[n] for n in self._program.inputs]
-            began = perf_counter()
-            with self._noting_loss():
-                made = self._execution.run(self._program, read, {})
             profile = self._profile()
-            if profile is not None:
-                profile.runs += 1
-                profile.seconds += perf_counter() - began
+            with self._noting_loss(), nullcontext() if profile is None else profile.whole_run():
+                made = self._execution.run(self._program, read, {})
             return dict(zip(self._program.outputs, map(_given, made), strict=True))
 
     def prepare(self, shapes: Mapping[str, Sequence[int]]) -> None:

@@ -17,6 +17,7 @@ import clnn
 from clnn.codegen.render import render
 from clnn.errors import DTypeError, ShapeError, UnsupportedOpError
 from clnn.graph.ir import Graph, Node, check
+from clnn.graph.passes.store import store_as
 from clnn.layout import TensorLayout, lay_out, view_of
 from clnn.ops.gemm.families import FAMILIES
 from clnn.ops.gemm.spec import Gemm
@@ -38,7 +39,7 @@ from clnn.plan.schedule import make_plan
 from clnn.runtime.device.device import select
 from clnn.runtime.run.session import Session
 from clnn.target import Target
-from clnn.types import F16, F32, I64, U8, TensorType
+from clnn.types import F16, F32, I64, STORAGE, U8, TensorType
 
 pytestmark = pytest.mark.dealt  # kernels that are slow to build
 
@@ -202,20 +203,23 @@ def test_the_next_panel_is_read_ahead(device, rows):
 
 
 @pytest.mark.parametrize(
-    ("features", "rows", "ahead"),
+    ("features", "rows", "dtype", "ahead"),
     [
-        ({"prefetch"}, 1, 16),
-        ({"prefetch", "x86_amx"}, 1, 6),
-        ({"prefetch", "x86_amx"}, 13, 16),
-        ({"x86_amx"}, 1, 0),
+        ({"prefetch"}, 1, "f32", 16),
+        ({"prefetch", "x86_amx"}, 1, "f32", 6),
+        ({"prefetch", "x86_amx"}, 1, "f16", 16),
+        ({"prefetch", "x86_amx"}, 13, "f32", 16),
+        ({"x86_amx"}, 1, "f32", 0),
     ],
 )
-def test_how_far_a_panel_is_read_ahead(features, rows, ahead):
-    """In rows of 64 columns; one row of a on processors with AMX stays below 4 KiB."""
+def test_how_far_a_panel_is_read_ahead(features, rows, dtype, ahead):
+    """In rows of 64 columns; one row of a by float32 on processors with AMX stays below 4 KiB."""
     inputs = [normal((rows, 700)), normal((700, 640), 1), None]
     target = Target("cpu", features=frozenset(features), vector=16)
-    plan = make_plan(single_node(Gemm(), inputs, consts=(1,)), target)
-    (launch,) = (found.launch for step in plan.scheduled for found in step.launches)
+    graph = store_as(single_node(Gemm(), inputs, consts=(1,)), STORAGE[dtype])
+    plan = make_plan(graph, target)
+    launches = [found.launch for step in plan.scheduled for found in step.launches]
+    (launch,) = (one for one in launches if "ahead" in one.params)
     assert launch.params["ahead"] == ahead and (rows > 1 or launch.params["row"] == 64)
 
 
