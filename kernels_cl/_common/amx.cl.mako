@@ -16,6 +16,9 @@ read(how, tile, pointer, pitch, side, space)
     side: which register holds the pitch, "a" or "b"
 write(how, tile, pointer, pitch)
     statement that writes a tile of sums to private memory
+stay_awake(how, tile)
+    statement that writes a tile where nobody reads it: a tile that is written more than some 2,000 cycles after the one before
+    takes 1,000 cycles more (docs/benchmarks/diary.md)
 add(how, kind, sums, left, right)
     statement that adds the products of two tiles to a third; kind: of OPCODES
 products(how, kind, ma, nv, used, left, right)
@@ -52,6 +55,7 @@ def registers(ma, nv):
 <%def name="begin(how, rows, depth, sums, left, right)">\
 % if how == "x86":
     const uchar shape_[64] __attribute__((aligned(64))) = {${", ".join(map(str, shape(rows, depth, sums, left, right)))}};
+    uchar awake_[${16 * ROW}] __attribute__((aligned(64)));
     __asm__ volatile("${vex(0, 0x49, [0x06])}" :: "S"(shape_) : "memory");
 % else:
     const uchar shape_[64] = {${", ".join(map(str, shape(rows, depth, sums, left, right)))}};
@@ -80,6 +84,11 @@ def registers(ma, nv):
     for (int row_ = 0; row_ < shape_[${48 + tile}]; ++row_)
         for (int at_ = 0; at_ < 64; ++at_)
             ((uchar *)(${pointer}))[row_ * (${pitch}) + at_] = ((uchar *)tiles_)[${tile * 1024} + row_ * 64 + at_];
+% endif
+</%def>
+<%def name="stay_awake(how, tile)">\
+% if how == "x86":
+    __asm__ volatile("${vex(2, 0x4B, [4 + 8 * tile, INDEX['a'][1]])}" :: "S"(awake_), "d"((long)${ROW}));
 % endif
 </%def>
 <%def name="add(how, kind, sums, left, right)">\
@@ -132,4 +141,5 @@ def registers(ma, nv):
 %   endfor
 %  endfor
 % endif
+        ${stay_awake(how, rights[0])}\
 </%def>

@@ -13,6 +13,7 @@ Params   name, wg, m, n, k, a, dst, row, panel, b_moves, types, batch, extras, s
          vw 16           lanes of a vector
          how             of _common/amx.cl.mako
          depth           bytes of a row of a that a tile takes at a time; a multiple of 4 that divides 2 k
+         prefetch        whether tiles of rows ask for the panel behind theirs; not where channels_fastest
 Tunables mr, nv, ma      ma * nv {1..4}, mr a multiple of ma
          each            tiles that a work-item computes
          channels_fastest {0,1}   a work-item takes neighbouring panels, not tiles of rows
@@ -20,6 +21,10 @@ Tunables mr, nv, ma      ma * nv {1..4}, mr a multiple of ma
 <%namespace name="fi" file="/_common/product_finish.cl.mako"/>
 <%namespace name="lp" file="/_common/loops.cl.mako"/>
 <%namespace name="mx" file="/_common/amx.cl.mako"/>
+<%namespace name="pf" file="/_common/prefetch.cl.mako"/>
+<%!
+LINE = 64  # bytes of a cache line
+%>
 <%
     width = nv * vw
     blocks, tiles = -(-n // width), -(-m // mr)
@@ -29,6 +34,9 @@ Tunables mr, nv, ma      ma * nv {1..4}, mr a multiple of ma
     names = ["at_a", "at_b", "at_dst"] + [f"at_extra{place}" for place, _ in extras.values()]
     sums, lefts, rights = mx.module.registers(ma, nv)
     at_run = (f"run % {blocks}", f"run / {blocks}") if channels_fastest else (f"run / {tiles}", f"run % {tiles}")
+    chunks = 2 * k // depth
+    ahead = -(-2 * panel // LINE // (tiles * chunks)) if prefetch else 0  # lines that a step asks for
+    assert not (prefetch and channels_fastest)
     assert vw == 16 and a[1] == 1 and m >= mr and not shift, (vw, a, m, mr, shift)
 %>
 <%def name="left(j, tile)">\
@@ -63,11 +71,20 @@ __kernel void ${name}(
     const int first = tile * ${mr}, m0 = ${f"min(first, {m - mr})" if m % mr else "first"};
     __global const ${cell(at_)} *p = a_base + a_offset + at_a + m0 * ${a[0]};
     __global const ${cell(bt)} *w = b_base + at_b + block * ${panel}${" + b_offset" if b_moves else ""};
+% if ahead:
+    __global const ${cell(bt)} *beyond = w + ${panel} + tile * ${chunks * ahead * LINE // 2};
+% endif
 % for s in sums:
     ${mx.read(how, s, "&zero", 0, "a", "__private")}\
 % endfor
-    for (int chunk = 0; chunk < ${2 * k // depth}; ++chunk) {
+    for (int chunk = 0; chunk < ${chunks}; ++chunk) {
         ${mx.products(how, "bf16", ma, nv, nv, left, right)}
+% for line in range(ahead):
+        ${pf.fetch_far(f"beyond + {line * LINE // 2}")}
+% endfor
+% if ahead:
+        beyond += ${ahead * LINE // 2};
+% endif
         p += ${depth // 2};
         w += ${depth // 4 * row};
     }

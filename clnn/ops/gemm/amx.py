@@ -90,6 +90,9 @@ def _launch(
         "each": choice.each,
         "how": amx.how(target),
         "depth": amx.depth(2 * problem.k),
+        "prefetch": "prefetch" in target.features
+        and not choice.channels_fastest
+        and how == "packed",
         "types": problem.types(b),
         "wg": local,
     }
