@@ -24,10 +24,11 @@ from clnn.graph.passes.store import store_as
 from clnn.graph.rounding import Range
 from clnn.importers.onnx.stages.program import is_staged
 from clnn.open_model import OpenModel
+from clnn.ops.shared.amx import how
 from clnn.options import Options
 from clnn.ports import ports_of
 from clnn.runtime.build.program import Device
-from clnn.runtime.device.target import kind_of
+from clnn.runtime.device.target import allowed, kind_of, target_of
 from clnn.runtime.doctor.selection import select_device
 from clnn.runtime.drivers.trim import trim_loaded
 from clnn.runtime.process.forked import refuse
@@ -379,8 +380,8 @@ def prepare(
     single = options.dtype == "f32"
     winograd = options.winograd and single and fixed and dilates(graph) and _is_cpu(device)
     graph = optimise(graph, whole, fixed, single, winograd) if options.fuse else graph
-    if options.fuse and fixed and not whole and single:
-        graph = share_heads(fuse_attention(fuse_rotary(graph)))
+    if options.fuse and fixed and not whole and (single or _attends(options, device)):
+        graph = share_heads(fuse_attention(fuse_rotary(graph) if single else graph))
     return store_as(graph, STORAGE[options.dtype])
 
 
@@ -390,6 +391,16 @@ def _is_cpu(device: str | int | None) -> bool:
         return kind_of(select_device(device)) == "cpu"
     except NoDeviceError:
         return True
+
+
+def _attends(options: Options, device: str | int | None) -> bool:
+    """Whether a device has a kernel for all of an attention of values that are stored in bfloat16."""
+    if options.dtype != "bf16" or not _is_cpu(device):
+        return False
+    try:
+        return bool(how(allowed(target_of(select_device(device)), options)))
+    except NoDeviceError:
+        return False
 
 
 def load_graph(

@@ -14,8 +14,8 @@ end(how)
 read(how, tile, pointer, pitch, side, space)
     statement that reads a tile whose rows lie at a pitch of bytes in global memory, or in a `space` that the kernel writes;
     side: which register holds the pitch, "a" or "b"
-write(how, tile, pointer, pitch)
-    statement that writes a tile of sums to private memory
+write(how, tile, pointer, pitch, space)
+    statement that writes a tile of sums to private memory, or to a `space`
 stay_awake(how, tile)
     statement that writes a tile where nobody reads it: a tile that is written more than some 2,000 cycles after the one before
     takes 1,000 cycles more (docs/benchmarks/diary.md)
@@ -77,13 +77,13 @@ def registers(ma, nv):
             ((uchar *)tiles_)[${tile * 1024} + row_ * 64 + at_] = ((${space or "__global"} const uchar *)(${pointer}))[row_ * (${pitch}) + at_];
 % endif
 </%def>
-<%def name="write(how, tile, pointer, pitch)">\
+<%def name="write(how, tile, pointer, pitch, space='__private')">\
 % if how == "x86":
     __asm__ volatile("${vex(2, 0x4B, [4 + 8 * tile, INDEX['a'][1]])}" :: "S"(${pointer}), "d"((long)(${pitch})) : "memory");
 % else:
     for (int row_ = 0; row_ < shape_[${48 + tile}]; ++row_)
         for (int at_ = 0; at_ < 64; ++at_)
-            ((uchar *)(${pointer}))[row_ * (${pitch}) + at_] = ((uchar *)tiles_)[${tile * 1024} + row_ * 64 + at_];
+            ((${space} uchar *)(${pointer}))[row_ * (${pitch}) + at_] = ((uchar *)tiles_)[${tile * 1024} + row_ * 64 + at_];
 % endif
 </%def>
 <%def name="stay_awake(how, tile)">\

@@ -19,6 +19,7 @@ Params   name, wg
          batch             extents and pitches of the outer loops, in the order src, dst
          row, panel        elements of dst from row to row and from panel to panel
          strips            of a matrix
+         to                rows, or pairs, of dst, 0 behind those of a matrix; 0: as many as these are
 Tunables nv     {1,2,3,4}             vectors of columns of a panel
          vw     {1,4,8,16}            lanes of a vector
          chunk  {vw, 2 vw, 3 vw..}    rows that a work-item packs
@@ -32,6 +33,7 @@ Tunables nv     {1,2,3,4}             vectors of columns of a panel
     assert chunk % vw == 0, (chunk, vw)
     of_dst, unit = ("ushort", 2) if pairs else ("float", 1)
     items, odd = -(-k // unit), pairs and not divides(2, k)
+    fills = to and to > items
     def put(value, where):
         """Statement that stores a vector of dst, of pairs as floats of the same bits."""
         return f"{small_vector(V, 'w', where, '')} = {value};" if pairs else store(vw, value, "w", where)
@@ -67,6 +69,11 @@ Tunables nv     {1,2,3,4}             vectors of columns of a panel
         }
 % endif
 </%def>
+<%def name="fill()">\
+    for (int z = max(from, ${items}); z < min(from + ${chunk}, ${to}); ++z) {
+        ${put(f"({V})(0)", f"(z - from) * {row}")}
+    }
+</%def>
 <%def name="transpose()">\
 % for c in range(vw):
         ${V} t${c} = ${small_vector(V, "p", f"o{c}") if pairs else load(ctype, vw, "p", f"o{c}")};
@@ -96,12 +103,18 @@ __kernel void ${name}(
     if (strip >= ${strips}) return;
     int i = get_global_id(1) * ${chunk};
     const int end = min(i + ${chunk}, ${items});
+% if fills:
+    const int from = i;
+% endif
 % if odd:
     const int whole_end = min(end, ${items - 1});
 % endif
     ${lp.offsets("get_global_id(2)", batch.extents, batch.pitches, ["at_src", "at_dst"])}
     __global const ${cell(ctype)} *p = src_base + src_offset + at_src + i * ${times(unit, src[0])};
     __global ${of_dst} *w = dst_base + dst_offset + at_dst + strip / ${nv} * ${panel} + strip % ${nv} * ${vw * unit} + i * ${row};
+% if fills:
+    ${fill()}
+% endif
 % if copies:
     p += column;
     if (column < ${whole}) {

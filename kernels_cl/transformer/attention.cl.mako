@@ -30,6 +30,7 @@ NaN      a row with a NaN, an infinity, or nothing but -infinity among its score
 </%doc>
 <%namespace name="ex" file="/_common/exp.cl.mako"/>
 <%namespace name="lp" file="/_common/loops.cl.mako"/>
+<%namespace name="sr" file="/_common/softmax_rows.cl.mako"/>
 <%namespace name="st" file="/_common/epilogue.cl.mako"/>
 <%namespace name="tl" file="/_common/tile.cl.mako"/>
 <%!
@@ -41,10 +42,6 @@ ABREAST = 4  # rows whose exponentials are made side by side
     tail = n - (blocks - 1) * width
     span = -(-n // vw) * vw  # scores of a row, in whole vectors
     uneven = m % rows != 0
-    groups = -(-rows // ABREAST)
-    least, larger = divmod(rows, groups)
-    row_groups = [(0, larger, least + 1), (larger * (least + 1), groups - larger, least)]  # first row, how many, of rows
-    row_groups = [group for group in row_groups if group[1]]
     assert rows <= m and rows % mr == 0 == rows % out_mr and out_width <= e, (m, e, rows, mr, out_mr, out_width)
     assert (e == 1 or v[1] == 1) and pitch >= span, (v, pitch, span)
     V, W = vec_type("float", vw), vec_type("float", out_vw)
@@ -80,19 +77,6 @@ ABREAST = 4  # rows whose exponentials are made side by side
 % endfor
         }
 </%def>
-<%def name="fold(name, vector, how)">\
-<% lanes, partial = vw, vector %>\
-% while lanes > 1:
-<%
-    lanes //= 2
-    low, high = (f"{partial}.lo", f"{partial}.hi") if lanes > 1 else (f"{partial}.s0", f"{partial}.s1")
-    text = f"{low} + {high}" if how == "sum" else f"{low} > {high} ? {low} : {high}"
-    partial = f"{name}_{lanes}"
-%>\
-        const ${vec_type("float", lanes)} ${partial} = ${text};
-% endwhile
-        const float ${name} = ${partial};
-</%def>
 <%def name="weights(count)">\
 % for r in range(count):
         __local float *s${r} = scores + (r0 + ${r}) * ${pitch};
@@ -104,20 +88,7 @@ ABREAST = 4  # rows whose exponentials are made side by side
             top${r} = x${r} > top${r} ? x${r} : top${r};
 % endfor
         }
-% for r in range(count):
-        ${fold(f"largest{r}", f"top{r}", "max")}
-% endfor
-        for (int j = 0; j < ${span}; j += ${vw}) {
-% for r in range(count):
-            const ${V} x${r} = ${ex.module.up_to_zero(f"{load('float', vw, f's{r}', 'j')} - largest{r}", vw)};
-            ${store(vw, f"x{r}", f"s{r}", "j", "float", "__local")}
-            sum${r} += x${r};
-% endfor
-        }
-% for r in range(count):
-        ${fold(f"total{r}", f"sum{r}", "sum")}
-        scores[${rows * pitch} + r0 + ${r}] = 1.0f / total${r};
-% endfor
+        ${sr.exponentials(count, vw, span, pitch, rows * pitch, lambda r: store(vw, f"x{r}", f"s{r}", "j", "float", "__local"))}
 </%def>
 ${ex.define_up_to_zero([vw])}
 ${group_size(wg)}
@@ -179,7 +150,7 @@ __kernel void ${name}(
         }
 % endif
     }
-% for first, count, of in row_groups:
+% for first, count, of in sr.module.row_groups(rows, ABREAST):
     for (int r0 = ${first}; r0 < ${first + count * of}; r0 += ${of}) {
         ${weights(of)}
     }

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from math import inf, prod
+from math import inf
 
 from clnn.layout import TensorLayout
+from clnn.ops.gemm.packing import Unpacked, pack_matrices
 from clnn.ops.gemm.problem import GemmProblem
 from clnn.ops.launch import Arg, Const, Launch, Scratch, Variant, grid
 from clnn.ops.shared.matrices import (
@@ -20,7 +21,6 @@ from clnn.ops.shared.matrices import (
     Tile,
     pack_pairs,
     pack_panels,
-    packing,
     panels_for,
 )
 from clnn.ops.shared.workgroup_tiles import UNSHARED, widest
@@ -30,7 +30,6 @@ from clnn.types import F32
 
 CPU_TILES, GPU_TILES = 10, 4  # worth a measurement in each order; GPUs have work-groups' tiles too
 SWAPPED_ORDER_COST = 1.04  # cost of the group order that the size of b speaks against
-PACK_ELEMENTS = 8192  # elements that one CPU work-item packs
 PACK_SLOTS = 4  # slots of a vector that is packed on the device
 AHEAD = 16  # rows of a panel that are on their way
 # Bytes of it where one row of a meets a panel of float32, on processors with AMX: there, 4 KiB are worse than none.
@@ -193,31 +192,8 @@ def pack_launch(
     problem: GemmProblem, tile: Tile, panels: Panels, packed: TensorLayout, scratch: Scratch
 ) -> Launch:
     """Return the launch that packs b; its batch loops run over b's own matrices."""
-    target, k = problem.target, -(-problem.k // 2) if problem.pairs else problem.k
-    src, batch = packing(problem.views.b, packed)
-    strips = problem.tiles(1, panels.width)[1] * tile.nv
-    most = PACK_ELEMENTS // tile.vw
-    chunk = -(-(most if is_open(k) else min(most, k)) // tile.vw) * tile.vw
-    chunk = chunk if target.is_cpu else tile.vw
-    size, local = grid(target, strips, -(-k // chunk), prod(batch.extents))
-    how = "columns" if is_one(src[1]) else "rows" if is_one(src[0]) else "any"
-    params = {
-        "name": f"gemm_pack_{'pairs' if problem.pairs else 'f32'}_{how}_w{panels.width}",
-        "ctype": problem.b.ctype,
-        "pairs": bool(problem.pairs),
-        "k": problem.k,
-        "n": problem.n,
-        "src": src,
-        "batch": batch,
-        "row": panels.row,
-        "panel": panels.panel,
-        "strips": strips,
-        "nv": tile.nv,
-        "vw": tile.vw,
-        "chunk": chunk,
-        "wg": local,
-    }
-    return Launch("gemm/pack.cl.mako", params, (problem.b_arg, scratch), size, local)
+    given = Unpacked(problem.views.b, problem.b.ctype, problem.b_arg, bool(problem.pairs))
+    return pack_matrices(given, tile, panels, packed, scratch, problem.target)
 
 
 def _launch(problem: GemmProblem, choice: _Choice, panels: Panels, how: str, b: Arg) -> Launch:

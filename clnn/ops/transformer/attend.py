@@ -15,10 +15,13 @@ from clnn.ops.problem import Operand, Problem, required
 from clnn.ops.rows.softmax import Softmax
 from clnn.ops.shared.functions import PostOp
 from clnn.ops.spec import OpSpec
+from clnn.ops.transformer.amx import amx_attention
 from clnn.ops.transformer.tiles import Form, attention_variants
 from clnn.records import dataclass
-from clnn.types import F32, Array, TensorType
+from clnn.types import Array, TensorType
 
+# Of results relative to the largest one, where scores and weights are stored in 16 bits.
+STORED_ERROR = 2.0**-5
 NO_NAN = PostOp("thresholded_relu", (-1.0,))
 
 
@@ -37,6 +40,7 @@ class Attention(OpSpec):
     zeros_for_nan: bool = False
 
     kind = "attention"
+    supports_narrow_storage = True
 
     @property
     def mixing(self) -> Gemm:
@@ -84,7 +88,9 @@ class Attention(OpSpec):
         out = problem.outputs[0].layout.unpadded()
         out = _unturned(out, self.turned)
         values = problem.input(len(problem.inputs) - 1)
-        return attention_variants(scores, values, Form(out, self.trans_v, self.zeros_for_nan))
+        form = Form(out, problem.outputs[0].memory, self.trans_v, self.zeros_for_nan)
+        found = amx_attention(scores, values, form)
+        return found or attention_variants(scores, values, form)
 
     def _scores(self, problem: Problem) -> TensorType:
         types = [None if o is None else o.type for o in problem.inputs]
@@ -92,14 +98,14 @@ class Attention(OpSpec):
 
     def _in_steps(self, problem: Problem, which: int) -> Variant:
         """Return both products and the softmax as launches of their own; which: of each one's variants."""
-        kind, target = self._scores(problem), problem.target
-        between = Operand(kind, TensorLayout.make(kind.shape))
-        out = problem.outputs[0]
+        kind, target, out = self._scores(problem), problem.target, problem.outputs[0]
+        between = Operand(kind, TensorLayout.make(kind.shape), stored=out.stored)
         lies = _unturned(out.layout, self.turned)
         out = replace(out, type=replace(out.type, shape=lies.shape), layout=lies)
         last = len(problem.inputs) - 1
         scores, weights = (
-            Scratch(name, max(kind.size, 1) * F32.itemsize) for name in ("scores", "weights")
+            Scratch(name, max(kind.size, 1) * out.memory.itemsize, out.memory.itemsize)
+            for name in ("scores", "weights")
         )
         mixed = Problem((between, problem.input(last), None), (out,), target)
         steps: list[tuple[OpSpec, Problem, dict[int, Arg], Arg]] = [
@@ -121,7 +127,8 @@ class Attention(OpSpec):
             for launch in variant.launches
         ]
         name = "attention_in_steps_" + "__".join(v.name for v in made)
-        return Variant(name, tuple(launches), sum(v.cost for v in made), max(v.error for v in made))
+        error = max(STORED_ERROR if out.stored else 0.0, *(v.error for v in made))
+        return Variant(name, tuple(launches), sum(v.cost for v in made), error)
 
 
 def _turned(shape: tuple[int, ...], heads: int) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from clnn.ops.shared.matrices import Tile, Views, flip, gemm_tiles, packed_view,
 from clnn.records import dataclass
 from clnn.target import Target
 from clnn.traced import is_open
-from clnn.types import F32
+from clnn.types import F32, DType
 
 LEAST_ROWS = 4  # queries; below, keys are read once as they lie
 MOST_ROWS = 64  # of a work-item
@@ -31,9 +31,10 @@ VALUES, RESULT = -1, -2  # keys of operands among those of the post-ops
 
 @dataclass(frozen=True)
 class Form:
-    """Where the result lies, as (..., queries, columns), and Attention's trans_v and zeros_for_nan."""
+    """Where the result lies, as (..., queries, columns), in which type; Attention's trans_v and zeros_for_nan."""
 
     out: TensorLayout
+    memory: DType
     trans_v: bool
     zeros_for_nan: bool
 
