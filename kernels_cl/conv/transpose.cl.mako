@@ -96,7 +96,7 @@ Tunables mode              what the lanes of a vector are:
         k, layout = operands[which]
         pitch = layout.pitches[1] if layout.shape[1] != 1 else 0
         where = index(layout, "n", lane, "y", "x")
-        return capture(tl.load_lanes, unit, f"extra{k}", where, pitch, lanes[1]).strip()
+        return capture(tl.load_lanes, unit, f"extra{k}", where, pitch, lanes[1], yt).strip()
     held = "sum" if mode == "dot" else arith.result(name_, "result")
 %>\
 % if mode == "dot":
@@ -150,7 +150,7 @@ Tunables mode              what the lanes of a vector are:
     loads = [load(wt, vw, "w", str(v * vw)) for v in range(nv)]
     loads = loads if arith.acc == "float" else [f"convert_{P}({b})" for b in loads]
     elements = [
-        f"{at}[{fixed} + c * {f'step{m}' if planes else src.pitches[1]}]"
+        element(xt, at, f"{fixed} + c * {f'step{m}' if planes else src.pitches[1]}")
         for m, (at, fixed) in enumerate(map(pixel, range(len(pixels))))
     ]
 %>\
@@ -176,7 +176,7 @@ Tunables mode              what the lanes of a vector are:
 <%def name="depthwise()">\
         const ${V} b = ${load("float", vw, "weights", f"(ky * {kw} + kx) * {oc} + oc")};
 % for m in range(len(pixels)):
-        a${m}_0 = fma(${load("float", vw, pixel(m)[0], str(pixel(m)[1]))}, b, a${m}_0);
+        a${m}_0 = fma(${load(xt, vw, pixel(m)[0], str(pixel(m)[1]))}, b, a${m}_0);
 % endfor
 </%def>
 <%def name="dot_lanes(c, start, count)">\
@@ -189,7 +189,7 @@ Tunables mode              what the lanes of a vector are:
 % endfor
 % for m in range(len(pixels)):
             {
-                const ${T} s = ${load("float", width, pixel(m)[0], f"{pixel(m)[1]} + {c}")};
+                const ${T} s = ${load(xt, width, pixel(m)[0], f"{pixel(m)[1]} + {c}")};
 %  for v in range(nv):
                 a${m}_${v}${part} = fma(s, b${v}, a${m}_${v}${part});
 %  endfor
@@ -212,7 +212,7 @@ __constant int first_kx[${sx}] = {${", ".join(map(str, firsts[1]))}};
 ${ar.functions(arith, vw)}
 ${group_size(wg)}
 __kernel void ${name}(
-    __global const ${xt} *src_base, const int src_offset, __global const ${wt} *weights,
+    __global const ${cell(xt)} *src_base, const int src_offset, __global const ${wt} *weights,
 % if rows:
     __global const ${tt} *table,
 % endif
@@ -220,27 +220,27 @@ __kernel void ${name}(
     __global const float *stands_for,
 % endif
 % if checked:
-    __global const ${xt} *zeros,
+    __global const ${cell(xt)} *zeros,
 % endif
 % for k, _ in operands.values():
-    __global const ${yt} *extra${k}_base, const int extra${k}_offset,
+    __global const ${cell(yt)} *extra${k}_base, const int extra${k}_offset,
 % endfor
-    __global ${yt} *dst_base, const int dst_offset)
+    __global ${cell(yt)} *dst_base, const int dst_offset)
 {
     const int tile = ${ids[0]}, which = ${ids[1]}, n = get_global_id(2);
     if (tile >= ${down * across} || which >= ${all_blocks * sy * sx}) return;
-    __global const ${xt} *src = src_base + src_offset;
-    __global ${yt} *dst = dst_base + dst_offset;
+    __global const ${cell(xt)} *src = src_base + src_offset;
+    __global ${cell(yt)} *dst = dst_base + dst_offset;
 % for k, _ in operands.values():
-    __global const ${yt} *extra${k} = extra${k}_base + extra${k}_offset;
+    __global const ${cell(yt)} *extra${k} = extra${k}_base + extra${k}_offset;
 % endfor
     const int block = which % ${all_blocks}, py = which / ${all_blocks * sx}, px = which / ${all_blocks} % ${sx};
 % if mode == "depthwise":
     const int oc = min(block * ${vw}, ${oc - vw}), part = block;
-    __global const ${xt} *image = src + ${index(src, "n", "oc", 0, 0)};
+    __global const ${cell(xt)} *image = src + ${index(src, "n", "oc", 0, 0)};
 % else:
     const int group = block / ${blocks}, part = block % ${blocks}, oc = group * ${oc} + part * ${ocb};
-    __global const ${xt} *image = src + ${index(src, "n", f"group * {ic}", 0, 0)};
+    __global const ${cell(xt)} *image = src + ${index(src, "n", f"group * {ic}", 0, 0)};
 % endif
     const int first_qy = tile / ${across} * ${ty}, first_qx = tile % ${across} * ${tx};
     const int qy0 = min(first_qy, ${qh - ty}), qx0 = min(first_qx, ${qw - tx});
@@ -256,13 +256,13 @@ __kernel void ${name}(
 % if checked:
 %  for m, (r, c) in enumerate(pixels):
         const int inside${m} = iy + ${r} >= 0 && iy + ${r} < ${ih} && ix + ${c} >= 0 && ix + ${c} < ${iw};
-        __global const ${xt} *q${m} = inside${m} ? image + (iy + ${r}) * ${src.pitches[2]} + (ix + ${c}) * ${src.pitches[3]} : zeros;
+        __global const ${cell(xt)} *q${m} = inside${m} ? image + (iy + ${r}) * ${src.pitches[2]} + (ix + ${c}) * ${src.pitches[3]} : zeros;
 %   if planes:
         const int step${m} = inside${m} ? ${src.pitches[1]} : 0;
 %   endif
 %  endfor
 % else:
-        __global const ${xt} *p = image + iy * ${src.pitches[2]} + ix * ${src.pitches[3]};
+        __global const ${cell(xt)} *p = image + iy * ${src.pitches[2]} + ix * ${src.pitches[3]};
 % endif
         ${{"spread": spread, "depthwise": depthwise, "dot": dot}[mode]()}
     }

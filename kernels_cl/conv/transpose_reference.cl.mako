@@ -20,34 +20,34 @@ Params   as of conv/reference
     at_once = 4 if arith.apart and arith.quads else arith.apart
     step = f" * {scalar(arith.step_in, 'float')}" if arith.apart else ""
     def row(k):
-        return f"bias[bias_offset + oc * {bias.pitches[0]}]" if bias is not None else f"table[{k * oc_} + oc]"
+        return element(tt, "bias", f"bias_offset + oc * {bias.pitches[0]}") if bias is not None else f"table[{k * oc_} + oc]"
     def operand(which):
         k, layout = operands[which]
-        return f"extra{k}[{index(layout, 'n', 'oc', 'y', 'x')}]"
+        return element(yt, f"extra{k}", index(layout, "n", "oc", "y", "x"))
 %>
 ${ar.functions(arith, 1)}
 ${group_size(wg)}
 __kernel void ${name}(
-    __global const ${xt} *src_base, const int src_offset,
-    __global const ${wt} *weights, const int weights_offset,
+    __global const ${cell(xt)} *src_base, const int src_offset,
+    __global const ${cell(wt)} *weights, const int weights_offset,
 % if bias is not None:
-    __global const ${tt} *bias, const int bias_offset,
+    __global const ${cell(tt)} *bias, const int bias_offset,
 % elif rows:
-    __global const ${tt} *table,
+    __global const ${cell(tt)} *table,
 % endif
 % for k, _ in operands.values():
-    __global const ${yt} *extra${k}_base, const int extra${k}_offset,
+    __global const ${cell(yt)} *extra${k}_base, const int extra${k}_offset,
 % endfor
-    __global ${yt} *dst_base, const int dst_offset)
+    __global ${cell(yt)} *dst_base, const int dst_offset)
 {
     const int k = get_global_id(0);
     if (k >= ${n_ * oc_ * oh * ow}) return;
     const int x = k % ${ow}, y = k / ${ow} % ${oh}, oc = k / ${oh * ow} % ${oc_}, n = k / ${oc_ * oh * ow};
 % for k, _ in operands.values():
-    __global const ${yt} *extra${k} = extra${k}_base + extra${k}_offset;
+    __global const ${cell(yt)} *extra${k} = extra${k}_base + extra${k}_offset;
 % endfor
-    __global const ${xt} *src = src_base + src_offset;
-    __global const ${wt} *w = weights + weights_offset;
+    __global const ${cell(xt)} *src = src_base + src_offset;
+    __global const ${cell(wt)} *w = weights + weights_offset;
     const int group = oc / ${per}, column = oc % ${per};
     ${arith.acc} v = ${ar.start(arith, 1, rows, row)};
     for (int ky = 0; ky < ${kh}; ++ky) {
@@ -60,9 +60,9 @@ __kernel void ${name}(
             float tap = 0.0f, part = 0.0f;
 % endif
             for (int c = 0; c < ${ic}; ++c) {
-<% element = f"src[{index(src, 'n', f'group * {ic} + c', 'iy', 'ix')}]{less}" %>\
-                const ${P} s = ${f"({P})({element}){step}" if arith.apart else element};
-                const ${P} t = w[${index(weights, f"group * {ic} + c", "column", "ky", "kx")}];
+<% pixel = element(xt, "src", index(src, "n", f"group * {ic} + c", "iy", "ix")) + less %>\
+                const ${P} s = ${f"({P})({pixel}){step}" if arith.apart else pixel};
+                const ${P} t = ${element(wt, "w", index(weights, f"group * {ic} + c", "column", "ky", "kx"))};
 % if arith.apart and arith.quads:
                 part += s * t;
 % else:
@@ -83,5 +83,5 @@ __kernel void ${name}(
     ${ar.finish(arith, 1, "v", "result", row)}
 <% value = arith.result("v", "result") %>\
     ${st.apply(post_ops, value, yt, 1, operand)}
-    dst_base[dst_offset + ${index(dst, "n", "oc", "y", "x")}] = ${value};
+    ${store(1, value, "dst_base", f"dst_offset + {index(dst, 'n', 'oc', 'y', 'x')}", yt)}
 }

@@ -12,6 +12,7 @@ from clnn.arith.real_taps import RealTaps
 from clnn.errors import DTypeError, ShapeError
 from clnn.ops.conv.packing import by_output
 from clnn.ops.conv.problem import BIAS
+from clnn.ops.conv.transpose_amx import amx_variants
 from clnn.ops.conv.transpose_phases import (
     LEAST_TERMS,
     TransposeProblem,
@@ -51,6 +52,7 @@ class ConvTranspose(OpSpec):
     kind = "conv_transpose"
     layout_rule = "image"
     fuses_post_ops = True
+    supports_narrow_storage = True
     first_operand = 3
 
     def __post_init__(self) -> None:
@@ -179,11 +181,13 @@ class ConvTranspose(OpSpec):
 
     def variants(self, problem: Problem) -> list[Variant]:
         """Return the phase kernels where weights are constant, and the reference kernel."""
-        return variants(self.problem(problem))
+        seen = self.problem(problem)
+        return [*amx_variants(seen), *variants(seen)]
 
     def candidates(self, problem: Problem) -> list[Variant]:
         """Return the variants, and kernels of smaller tiles."""
-        return candidates(self.problem(problem))
+        seen = self.problem(problem)
+        return [*amx_variants(seen), *candidates(seen)]
 
     def repeat(self, problem: Problem, variant: Variant) -> Variant | None:
         """Return a kernel of the same tile."""

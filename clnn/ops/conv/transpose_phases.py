@@ -29,7 +29,7 @@ from clnn.ops.shared.epilogue import heavy, operand_args
 from clnn.ops.shared.window import Window
 from clnn.records import dataclass
 from clnn.target import Target
-from clnn.types import Array
+from clnn.types import F32, Array
 
 LEAST_TERMS = 4  # input channels from which vectors of them are worth their sums
 SMALL_TILE = 4  # pixels along an axis of tiles for small images
@@ -282,6 +282,7 @@ def _phases(
     finishes_in_loop = heavy_ends if loop is None else loop
     params = problem.params | {
         "name": problem.name(f"{mode}_{shape}_{'checked' if checked else 'bordered'}"),
+        "types": _types(problem),
         "mode": mode,
         "ic": problem.ic,
         "oc": oc,
@@ -309,6 +310,12 @@ def _phases(
     return Variant(params["name"], (launch,), again=again)
 
 
+def _types(problem: TransposeProblem) -> tuple[str, ...]:
+    """Return the types of input, packed weights, table and output: weights in 16 bits are packed as floats."""
+    x, weights, table, out = problem.params["types"]
+    return x, weights if problem.input(WEIGHTS).stored is None else F32.cl, table, out
+
+
 def _phase_args(problem: TransposeProblem, tile: PhaseTile, mode: str) -> tuple[Arg, ...]:
     """Return the input, packed weights, the table, a row of padding where taps are checked, and the rest."""
     width, group = tile.nv * tile.vw if mode == "spread" else 1, problem.group
@@ -322,7 +329,7 @@ def _phase_args(problem: TransposeProblem, tile: PhaseTile, mode: str) -> tuple[
         )
     if not problem.has_border:
         count, fill = max(problem.ic, tile.vw), problem.arith.fill
-        args.append(Const(lambda: np.full(count, fill, x)))
+        args.append(problem.input(0).packed(lambda: np.full(count, fill, x)))
     return (*args, *operand_args(problem, problem.post_ops), Out(0))
 
 
@@ -342,8 +349,10 @@ def _reference(problem: TransposeProblem) -> Variant:
     operand = problem.input(BIAS) if problem.has(BIAS) and problem.arith is FLOAT else None
     table = None if problem.arith is FLOAT else problem.table
     global_size, local = grid(problem.target, problem.outputs[0].type.size)
+    x, weights, tables, out = problem.params["types"]
     params = problem.params | {
         "name": problem.name("reference"),
+        "types": (x, weights, operand.ctype if operand else tables, out),
         "weights": image(problem.input(WEIGHTS).layout),
         "bias": operand.layout if operand else None,
         "groups": problem.group,

@@ -159,6 +159,27 @@ STEPS = {
 FUSED = [("relu", ()), ("heavy", (1, 19, 1, 1)), ("residual", (2, 19, 8, 12)), ("residual", ())]
 
 
+STORED = {
+    "spread": ((6, 20, 1), "k3s2p1e1", {}),
+    "planes": ((6, 20, 1), "k3s2p1e1", {"orders": ROW_MAJOR}),
+    "dot": ((22, 4, 2), "k3s2p1e1", {}),
+    "depthwise": ((21, 21, 21), "k4s2p1", {}),
+    "checked": ((6, 20, 1), "gaps", {}),
+    "reference": ((6, 10, 2), "odd", {"consts": ()}),
+}
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+@pytest.mark.parametrize("case_of", STORED.values(), ids=STORED)
+def test_storage_in_16_bits(device, dtype, case_of):
+    (ic, oc, group), geometry, more = case_of
+    steps = (PostOp("relu"), PostOp("add", operand=3))
+    geometry = GEOMETRIES[geometry] | ({"extra": (7, 1)} if geometry == "gaps" else {})
+    spec, inputs = case(2, ic, oc, (4, 5), group=group, post_ops=steps, **geometry)
+    inputs.append(normal((2, oc, *spec.extents), 3))
+    check_op(device, spec, inputs, dtype=dtype, **{"consts": (1, 2), **more})
+
+
 @pytest.mark.parametrize("post_ops,shape", FUSED, ids=str)
 def test_fused_steps(device, post_ops, shape):
     spec, inputs = case(2, 4, 19, (4, 6), post_ops=STEPS[post_ops], **GEOMETRIES["k4s2p1"])
