@@ -9,7 +9,7 @@ Stages   all: one launch. stats, apply: where rows are divided into parts, a lau
          the parts and one that joins their measures and writes
 Launch   global (blocks of rows, parts of a row)
 Params   name            kernel name
-         ctype           type of all tensors
+         ctype           type of all tensors but stats, whose numbers are as in registers
          rows            Rows
          stage           all, stats or apply
          centre          whether the mean is taken away
@@ -33,6 +33,7 @@ Params   name            kernel name
     chunks = rows.runs.extents[-1]
     missing = chunks * rows.length - rows.extent
     total = scalar(rows.row, ctype)
+    kept = str(ctype)  # of measures in memory
 %>
 <%def name="walk(rows, narrow)">\
 <%
@@ -62,7 +63,7 @@ Params   name            kernel name
             k = operands[which]
             return m.load_lanes(ctype, rows.vw, f"extra{k}", at(k), rows.lane_pitches[k])
         chain = capture(st.apply, post_ops, "y_", ctype, rows.vw, operand)
-        put = capture(rw.put, rows, "y_", slot, rows.vw, "dst", at(last), rows.lane_pitches[last], skip, kind=ctype)
+        put = capture(rw.put, rows, "y_", slot, rows.vw, "dst", at(last), rows.lane_pitches[last], skip, ctype)
         return f"const {V} x_ = {x}; {V} y_ = {away('x_', slot)} * {m.of(rows, 'scale', slot)}; {chain} {put}"
 %>\
     ${rw.begin(rows, used, narrow)}
@@ -95,14 +96,14 @@ Params   name            kernel name
 %   if centre:
     for (int p = 0; p < ${rows.parts}; ++p) {
         const int low = p * ${rows.share}, high = min(low + ${rows.share}, ${rows.run_count});
-        ${mean} += ${load(ctype, width, "stats", place(slot, "p", 0))} * ((${ctype})(${elements("low", "high")}) / ${total});
+        ${mean} += ${load(kept, width, "stats", place(slot, "p", 0))} * ((${ctype})(${elements("low", "high")}) / ${total});
     }
 %   endif
     for (int p = 0; p < ${rows.parts}; ++p) {
-        ${spread} += ${load(ctype, width, "stats", place(slot, "p", 1))};
+        ${spread} += ${load(kept, width, "stats", place(slot, "p", 1))};
 %   if centre:
         const int low = p * ${rows.share}, high = min(low + ${rows.share}, ${rows.run_count});
-        const ${T} shift = ${load(ctype, width, "stats", place(slot, "p", 0))} - ${mean};
+        const ${T} shift = ${load(kept, width, "stats", place(slot, "p", 0))} - ${mean};
         ${spread} += shift * shift * (${ctype})(${elements("low", "high")});
 %   endif
     }
@@ -118,7 +119,7 @@ Params   name            kernel name
 </%def>
 ${rw.extensions(rows)}${group_size(wg)}
 __kernel void ${name}(
-    __global const ${ctype} *src_base, const int src_offset,
+    __global const ${cell(ctype)} *src_base, const int src_offset,
 % if stage == "stats":
     __global int *stats_base, const int stats_offset)
 % else:
@@ -126,9 +127,9 @@ __kernel void ${name}(
     __global const int *stats_base, const int stats_offset,
 %  endif
 %  for k in operands.values():
-    __global const ${ctype} *extra${k}_base, const int extra${k}_offset,
+    __global const ${cell(ctype)} *extra${k}_base, const int extra${k}_offset,
 %  endfor
-    __global ${ctype} *dst_base, const int dst_offset)
+    __global ${cell(ctype)} *dst_base, const int dst_offset)
 % endif
 {
 % if rows.group > 1 and measures:
@@ -137,17 +138,17 @@ __kernel void ${name}(
 % if apart:
     const int part = get_global_id(1);
 % endif
-    __global const ${ctype} *src = src_base + src_offset;
+    __global const ${cell(ctype)} *src = src_base + src_offset;
 % if stage == "stats":
-    __global ${ctype} *stats = (__global ${ctype} *)(stats_base + stats_offset);
+    __global ${kept} *stats = (__global ${kept} *)(stats_base + stats_offset);
 % elif stage == "apply":
-    __global const ${ctype} *stats = (__global const ${ctype} *)(stats_base + stats_offset);
+    __global const ${kept} *stats = (__global const ${kept} *)(stats_base + stats_offset);
 % endif
 % if writes:
 %  for k in operands.values():
-    __global const ${ctype} *extra${k} = extra${k}_base + extra${k}_offset;
+    __global const ${cell(ctype)} *extra${k} = extra${k}_base + extra${k}_offset;
 %  endfor
-    __global ${ctype} *dst = dst_base + dst_offset;
+    __global ${cell(ctype)} *dst = dst_base + dst_offset;
 % endif
 ${rw.walked(rows, walk)}
 }

@@ -44,6 +44,7 @@ class Normalise(OpSpec):
     kind = "normalise"
     layout_rule = "same"
     fuses_post_ops = True
+    supports_narrow_storage = True
 
     def infer(self, inputs: Sequence[TensorType | None]) -> tuple[TensorType, ...]:
         """Return the input's type. Raises ShapeError or DTypeError where it does not fit."""
@@ -119,7 +120,7 @@ def _variant(spec: Normalise, problem: Problem, plain: bool) -> Variant:
         share=True,
         sweeps=3,
     )
-    name = f"{'normalise' if spec.centre else 'rms_normalise'}_{x.type.dtype.cl}_{rows.label}"
+    name = f"{'normalise' if spec.centre else 'rms_normalise'}_{x.label}_{rows.label}"
     operands = operand_args(problem, spec.post_ops)
     if not rows.divided:
         args: tuple[Arg, ...] = (In(0), *operands, Out(0))
@@ -138,7 +139,7 @@ def _launch(
     post_ops = () if stage == "stats" else spec.post_ops
     params = {
         "name": name,
-        "ctype": problem.input(0).type.dtype.cl,
+        "ctype": problem.input(0).ctype,
         "rows": rows,
         "stage": stage,
         "centre": spec.centre,

@@ -62,6 +62,20 @@ def test_rows_in_parts(device, centre):
     assert ("_p" in across[0] and "along" in ran[0] and "_p" in ran[0]) or not of_cpus(device)
 
 
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+@pytest.mark.parametrize("name", GEOMETRIES)
+def test_storage_in_16_bits(device, dtype, name):
+    spec, inputs, orders = affine(name)
+    check_op(device, spec, inputs, orders=orders, dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+@pytest.mark.parametrize("centre", [True, False])
+def test_rows_in_parts_in_16_bits(device, dtype, centre):
+    ran = check_op(device, Normalise((1,), centre=centre), [normal((1, 90001)) * 2], dtype=dtype)
+    assert any("_p" in name for name in ran) or not of_cpus(device), ran
+
+
 def test_a_large_mean_does_not_drown_the_variance(device):
     """Sums of squares would leave nothing of a variance a millionth of the mean's square."""
     x = (normal((3, 401)) + 1000).astype(np.float32)
