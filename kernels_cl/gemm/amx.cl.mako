@@ -7,12 +7,14 @@ registers.
 Tensors  a: rows of pitch 1. b: panels of nv * 16 columns, packed in pairs of rows as gemm/tiled reads them with `dot`
          dst, extras: any pitches
          The last tile of rows starts early enough to be whole and stores only the rows that no other tile stores.
-Launch   global (runs of `each` tiles, 1, batch)
+Launch   global (runs of `each` tiles, 1, batch); with joins > 1: global (runs of tiles of all matrices, 1, 1), so that
+         each panel meets all of them before the next one
 Params   name, wg, m, n, k, a, dst, row, panel, b_moves, types, batch, extras, scales, post_ops: as of gemm/tiled
          shift False     columns beyond n are read from b, packed zeros, and never stored
          vw 16           lanes of a vector
          how             of _common/amx.cl.mako
          depth           bytes of a row of a that a tile takes at a time; a multiple of 4 that divides 2 k
+         joins           matrices of the batch whose tiles of rows follow each other, all of them or 1
          prefetch        whether tiles of rows ask for the panel behind theirs; not where channels_fastest
 Tunables mr, nv, ma      ma * nv {1..4}, mr a multiple of ma
          each            tiles that a work-item computes
@@ -30,13 +32,14 @@ LINE = 64  # bytes of a cache line
     blocks, tiles = -(-n // width), -(-m // mr)
     at_, bt, yt = types
     V = vec_type("float", vw)
-    total, rows_a = blocks * tiles, mr // ma
+    tiles_of_all = tiles * joins
+    total, rows_a = blocks * tiles_of_all, mr // ma
     names = ["at_a", "at_b", "at_dst"] + [f"at_extra{place}" for place, _ in extras.values()]
     sums, lefts, rights = mx.module.registers(ma, nv)
-    at_run = (f"run % {blocks}", f"run / {blocks}") if channels_fastest else (f"run / {tiles}", f"run % {tiles}")
+    at_run = (f"run % {blocks}", f"run / {blocks}") if channels_fastest else (f"run / {tiles_of_all}", f"run % {tiles_of_all}")
     chunks = 2 * k // depth
-    ahead = -(-2 * panel // LINE // (tiles * chunks)) if prefetch else 0  # lines that a step asks for
-    assert not (prefetch and channels_fastest)
+    ahead = -(-2 * panel // LINE // (tiles_of_all * chunks)) if prefetch else 0  # lines that a step asks for
+    assert not (channels_fastest and (prefetch or joins > 1)) and not (b_moves and joins > 1)
     assert vw == 16 and a[1] == 1 and m >= mr and not shift, (vw, a, m, mr, shift)
 %>
 <%def name="left(j, tile)">\
@@ -44,6 +47,13 @@ ${mx.read(how, tile, f"p + {j * rows_a * a[0]}", 2 * a[0], "a")}\
 </%def>
 <%def name="right(v, tile)">\
 ${mx.read(how, tile, f"w + {v * vw * 2}", 2 * row, "b")}\
+</%def>
+<%def name="at_matrix(which)">\
+    ${lp.offsets(which, batch.extents, batch.pitches, names)}
+    __global ${cell(yt)} *dst = dst_base + dst_offset + at_dst;
+% for place, _ in extras.values():
+    __global const ${cell(yt)} *extra${place} = extra${place}_base + extra${place}_offset + at_extra${place};
+% endfor
 </%def>
 ${group_size(wg)}
 __kernel void ${name}(
@@ -58,21 +68,22 @@ __kernel void ${name}(
 {
     const int from = get_global_id(0) * ${each};
     if (from >= ${total}) return;
-    ${lp.offsets("get_global_id(2)", batch.extents, batch.pitches, names)}
-    __global ${cell(yt)} *dst = dst_base + dst_offset + at_dst;
-% for place, _ in extras.values():
-    __global const ${cell(yt)} *extra${place} = extra${place}_base + extra${place}_offset + at_extra${place};
-% endfor
+% if joins == 1:
+    ${at_matrix("get_global_id(2)")}
+% endif
     ${V} t[${mr * nv}] __attribute__((aligned(64)));
     const ${V} zero = 0;
     ${mx.begin(how, rows_a, depth, sums, lefts, rights)}
     for (int run = from; run < ${f"min(from + {each}, {total})" if total % each else f"from + {each}"}; ++run) {
-    const int block = ${at_run[0]}, tile = ${at_run[1]}, n0 = block * ${width};
+    const int block = ${at_run[0]}, at_tile = ${at_run[1]}, tile = at_tile${f" % {tiles}" if joins > 1 else ""}, n0 = block * ${width};
+% if joins > 1:
+    ${at_matrix(f"at_tile / {tiles}")}
+% endif
     const int first = tile * ${mr}, m0 = ${f"min(first, {m - mr})" if m % mr else "first"};
     __global const ${cell(at_)} *p = a_base + a_offset + at_a + m0 * ${a[0]};
     __global const ${cell(bt)} *w = b_base + at_b + block * ${panel}${" + b_offset" if b_moves else ""};
 % if ahead:
-    __global const ${cell(bt)} *beyond = w + ${panel} + tile * ${chunks * ahead * LINE // 2};
+    __global const ${cell(bt)} *beyond = w + ${panel} + at_tile * ${chunks * ahead * LINE // 2};
 % endif
 % for s in sums:
     ${mx.read(how, s, "&zero", 0, "a", "__private")}\

@@ -92,7 +92,7 @@ ${finished(r, str(j), there(j, n))}\
 %   endif
 %  endfor
 % endfor
-        ${sr.exponentials(count, vw, span, pitch, mr * pitch, lambda r: small_vector("ushort16", f"((__local ushort *)s{r})", "j", "", "__local") + f" = convert_ushort16((as_uint16(x{r}) + 0x8000u) >> 16);")}
+        ${sr.exponentials(count, vw, span, pitch, mr * pitch, lambda r: small_vector("ushort16", f"((__local ushort *)s{r})", "j", "", "__local") + f" = convert_ushort16((as_uint16(x{r}) + 0x8000u) >> 16);", how == "plain")}
 </%def>
 <%def name="results(is_last)">\
         for (int r = 0; r < ${mr}; ++r) {

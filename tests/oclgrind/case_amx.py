@@ -16,10 +16,12 @@ from table import put
 from clnn.arith.quantised import Requantised
 from clnn.codegen import render as codegen
 from clnn.ops.conv.spec import Conv2d
+from clnn.ops.conv.transpose import ConvTranspose
 from clnn.ops.gemm.spec import Gemm
 from clnn.ops.shared import amx
 from clnn.ops.shared.functions import PostOp
 from clnn.ops.shared.window import Window
+from clnn.ops.transformer.attend import Attention
 from clnn.runtime.run import planning
 from clnn.types import U8
 
@@ -89,5 +91,35 @@ def product() -> None:
         check_op(DEVICE, spec, given, consts=(1, 2), dtype="bf16", only="gemm_amx")
 
 
+def shared_product() -> None:
+    """Check matrices that meet the same panels, of which the next one is asked for."""
+    with tiles((2, 1)):
+        given = [normal((3, 10, 12)), normal((12, 20), 1)]
+        how: dict[str, Any] = {"orders": {"o0": (1, 0, 2)}, "every": True, "only": "gemm_amx"}
+        check_op(DEVICE, Gemm(), given, consts=(1,), dtype="bf16", **how)
+
+
+def attention() -> None:
+    """Check scores of keys and columns that are left over, with masks, and weights that are NaN."""
+    mask = np.where(np.arange(35) > 20, -np.inf, 0).astype(np.float32)
+    with tiles((2, 2)):
+        for rows, keys, columns in ((33, 35, 40), (5, 32, 20), (5, 32, 64)):
+            q, k = normal((2, rows, 6)), normal((2, keys, 6), 1)
+            given = [q, k, None, mask[:keys], normal((2, keys, columns), 2)]
+            spec = Attention(Gemm(0.3, trans_b=True, post_ops=ADD), zeros_for_nan=rows == 5)
+            check_op(DEVICE, spec, given, dtype="bf16", only="attention_amx")
+
+
+def transposed() -> None:
+    """Check a convolution of each tap."""
+    with tiles((1, 2)):
+        given = [normal((1, 4, 2, 9)), normal((4, 17, 2, 2), 1), normal((17,), 2)]
+        spec = ConvTranspose((2, 2), (2, 2), (1, 1), (0, 0), (4, 18))
+        check_op(DEVICE, spec, given, consts=(1, 2), dtype="bf16", orders=NHWC, only="_amx_")
+
+
 put("conv_amx", convolution, targets=("cpu",))
 put("gemm_amx", product, targets=("cpu",))
+put("gemm_amx_shared", shared_product, targets=("cpu",))
+put("attention_amx", attention, targets=("cpu",))
+put("transposed_amx", transposed, targets=("cpu",))

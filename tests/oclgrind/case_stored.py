@@ -17,6 +17,7 @@ from table import add, orders_of, put
 from clnn.arith.quantised import Requantised
 from clnn.ops.conv import mma as conv_mma
 from clnn.ops.conv.spec import Conv2d
+from clnn.ops.conv.transpose import ConvTranspose
 from clnn.ops.elementwise.eltwise import Eltwise
 from clnn.ops.elementwise.storage import Convert
 from clnn.ops.gemm import mma as _gemm_mma
@@ -25,6 +26,7 @@ from clnn.ops.movement.gather import Gather
 from clnn.ops.pool.spec import Pool
 from clnn.ops.resize.sampling import Sampling
 from clnn.ops.resize.spec import Resize
+from clnn.ops.rows.norm import Normalise
 from clnn.ops.rows.reduce import Reduce
 from clnn.ops.rows.softmax import Softmax
 from clnn.ops.shared.functions import PostOp
@@ -55,6 +57,19 @@ add(
     consts=(1, 2),
     dtype="f16",
     orders=orders_of(_conv, (3,)),
+)
+add(
+    "stored_norm",
+    Normalise((1,), post_ops=(PostOp("mul", operand=1),)),
+    inputs_of((3, 19), (19,)),
+    dtype="bf16",
+)
+add(
+    "stored_transposed",
+    ConvTranspose((2, 2), (2, 2), (1, 1), (0, 0), (6, 8), post_ops=RESIDUAL),
+    inputs_of((1, 3, 3, 4), (3, 5, 2, 2), (5,), (1, 5, 6, 8)),
+    consts=(1, 2),
+    dtype="bf16",
 )
 add(
     "stored_depthwise",

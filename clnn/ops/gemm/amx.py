@@ -69,12 +69,20 @@ def _variant(problem: GemmProblem, choice: amx.Choice[Tile]) -> Variant:
     return Variant(str(launch.params["name"]), (first, launch), choice.cost)
 
 
+def _sharing(problem: GemmProblem, b: Arg) -> int:
+    """Return how many matrices of the batch share a constant b: all of them, or 1."""
+    shares = not isinstance(b, Scratch) and not any(problem.product.batch.pitches[1])
+    return problem.matrices if shares else 1
+
+
 def _launch(
     problem: GemmProblem, choice: amx.Choice[Tile], panels: Panels, how: str, b: Arg
 ) -> Launch:
     target, tile = problem.target, choice.tile
     rows, blocks = problem.tiles(tile.mr, tile.width)
-    size, local = grid(target, -(-rows * blocks // choice.each), 1, problem.matrices)
+    joins = 1 if choice.channels_fastest else _sharing(problem, b)
+    runs = -(-rows * joins * blocks // choice.each)
+    size, local = grid(target, runs, 1, problem.matrices // joins)
     order = "blocks" if choice.channels_fastest else "rows"
     params = problem.params() | {
         "name": f"gemm_amx_bf16_{how}_{choice.ma}x{tile.nv}_t{tile.mr}x{tile.width}_{order}",
@@ -88,6 +96,7 @@ def _launch(
         "vw": tile.vw,
         "ma": choice.ma,
         "each": choice.each,
+        "joins": joins,
         "how": amx.how(target),
         "depth": amx.depth(2 * problem.k),
         "prefetch": "prefetch" in target.features

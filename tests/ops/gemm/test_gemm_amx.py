@@ -40,6 +40,16 @@ def test_products(device, how, case, monkeypatch):
     assert any("gemm_amx" in name for name in ran) == of_cpus(device), ran
 
 
+@pytest.mark.parametrize("rows", [8, 33])
+def test_matrices_that_share_what_they_are_multiplied_by(device, how, rows):
+    """Their rows are not evenly spaced, so that they are not joined: all of them meet a panel in turn."""
+    spec = Gemm(post_ops=(PostOp("add", operand=3),))
+    inputs = [normal((2, 3, rows, 96)), normal((96, 70), 1), normal((70,), 2)]
+    inputs.append(normal((2, 3, rows, 70), 3))
+    orders = {"o0": (0, 2, 1, 3), "i3": (1, 0, 2, 3)}
+    check_op(device, spec, inputs, consts=(1, 2), orders=orders, dtype="bf16", only="gemm_amx")
+
+
 @pytest.mark.parametrize("terms", [33, 7])
 def test_odd_terms_are_left(device, how, terms):
     inputs = [normal((9, terms)), normal((terms, 20), 1)]
