@@ -38,7 +38,7 @@ LEAST = 2.0**-100
 
 
 def fuse_attention(graph: Graph) -> Graph:
-    """Return `graph` with attention as single nodes, for values of float32, however they are stored, and extents that are known."""
+    """Return `graph` with attention as single nodes, for float32, however it is stored, and extents that are known."""
     return remove_dead(_Fusing(graph).run())
 
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from clnn.ops.gemm.packing import Unpacked, pack_matrices
 from clnn.ops.gemm.problem import GemmProblem
 from clnn.ops.launch import In, Launch, Out, Scratch, Variant, grid
 from clnn.ops.problem import Operand
 from clnn.ops.shared import amx
 from clnn.ops.shared.cache_sets import spread_pitch
-from clnn.ops.shared.matrices import Tile, Views, flip, packed_view, panels_for, product
-from clnn.ops.transformer.tiles import EXP_SLOTS, LEAST_ROWS, MOST_BYTES, RESULT, VALUES, Form
+from clnn.ops.shared.matrices import Tile, flip, packed_view, panels_for
+from clnn.ops.transformer.tiles import (
+    EXP_SLOTS,
+    LEAST_ROWS,
+    MOST_BYTES,
+    Form,
+    params_of,
+    places_of,
+)
 from clnn.traced import is_one, is_open
 from clnn.types import F32, STORED_BF16
 
@@ -56,40 +61,20 @@ def _variant(scores: GemmProblem, values: Operand, form: Form, rows: tuple[int, 
     keys = -(-scores.n // KEYS) * KEYS
     k_panels = panels_for(scores.k, scores.n, tile, target, True)
     v_panels = panels_for(keys, lies.shape[-1], tile, target, True)
-    outer = scores.views.dst.shape[:-2]
     packed_k, packed_v = packed_view(scores.views.b, k_panels), packed_view(lies, v_panels)
-    extras = {
-        **scores.views.extras,
-        VALUES: packed_v.broadcast((*outer, *lies.shape[-2:])),
-        RESULT: form.out,
-    }
-    # The scores themselves lie nowhere; the result tells the order of the batch axes.
-    places = product(Views(scores.views.a, packed_k, scores.views.dst, extras))
-    batch = replace(places.batch, pitches=(*places.batch.pitches[:2], *places.batch.pitches[3:]))
-    own = {k: places.extras[k] for k in scores.views.extras}
+    places = places_of(scores, packed_k, packed_v, form)
     name = f"attention_amx_bf16_{ma}x2_r{mr}" + "_zeros" * form.zeros_for_nan
     size, local = grid(target, -(-scores.m // mr), places.matrices)
-    params = {
+    params = params_of(scores, places, lies.shape[-1], form) | {
         "name": name,
-        "m": scores.m,
-        "n": scores.n,
-        "d": scores.k,
-        "e": lies.shape[-1],
-        "q": places.a,
-        "dst": places.extras[RESULT][1],
         "panel": k_panels.panel,
         "v_panel": v_panels.panel,
         "pitch": _pitch(scores.n),
-        "batch": batch,
-        "extras": own,
-        "scales": scores.scales,
-        "post_ops": scores.post_ops,
         "types": (scores.a.ctype, form.memory.cl),
         "how": amx.how(target),
         "depth": amx.depth(2 * scores.k),
         "mr": mr,
         "ma": ma,
-        "zeros_for_nan": form.zeros_for_nan,
         "wg": local,
     }
     last = len(scores.node.inputs)
@@ -105,7 +90,13 @@ def _variant(scores: GemmProblem, values: Operand, form: Form, rows: tuple[int, 
         Launch(
             "transformer/attention_amx.cl.mako",
             params,
-            (In(scores.views.inputs[0]), k_scratch, *(In(k) for k in own), v_scratch, Out(0)),
+            (
+                In(scores.views.inputs[0]),
+                k_scratch,
+                *(In(k) for k in scores.views.extras),
+                v_scratch,
+                Out(0),
+            ),
             size,
             local,
         ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from clnn.layout import TensorLayout
 from clnn.ops.gemm.problem import GemmProblem
@@ -11,7 +12,16 @@ from clnn.ops.gemm.tiled import pack_launch
 from clnn.ops.launch import Arg, In, Launch, Out, Scratch, Variant, grid
 from clnn.ops.problem import Operand
 from clnn.ops.shared.cache_sets import spread_pitch
-from clnn.ops.shared.matrices import Tile, Views, flip, gemm_tiles, packed_view, panels_for, product
+from clnn.ops.shared.matrices import (
+    Product,
+    Tile,
+    Views,
+    flip,
+    gemm_tiles,
+    packed_view,
+    panels_for,
+    product,
+)
 from clnn.records import dataclass
 from clnn.target import Target
 from clnn.traced import is_open
@@ -118,34 +128,15 @@ def _variant(scores: GemmProblem, values: TensorLayout, form: Form, tiles: _Tile
     panels = panels_for(scores.k, scores.n, tile, target)
     packed = packed_view(scores.views.b, panels)
     scratch = Scratch("panels", max(packed.size, 1) * F32.itemsize)
-    outer = scores.views.dst.shape[:-2]
-    extras = {
-        **scores.views.extras,
-        VALUES: values.broadcast((*outer, *values.shape[-2:])),
-        RESULT: form.out,
-    }
-    # The scores themselves lie nowhere; the result tells the order of the batch axes.
-    places = product(Views(scores.views.a, packed, scores.views.dst, extras))
-    batch = replace(places.batch, pitches=(*places.batch.pitches[:2], *places.batch.pitches[3:]))
+    places = places_of(scores, packed, values, form)
     name = f"attention_f32_t{tile.mr}x{tile.width}_o{result.mr}x{result.width}_r{tiles.rows}"
     name += "_zeros" * form.zeros_for_nan
     size, local = grid(target, -(-scores.m // tiles.rows), places.matrices)
-    own = {k: places.extras[k] for k in scores.views.extras}
-    params = {
+    params = params_of(scores, places, values.shape[-1], form) | {
         "name": name,
-        "m": scores.m,
-        "n": scores.n,
-        "d": scores.k,
-        "e": values.shape[-1],
-        "q": places.a,
         "v": places.extras[VALUES][1],
-        "dst": places.extras[RESULT][1],
         "panel": panels.panel,
         "pitch": _pitch(scores.n, tile),
-        "batch": batch,
-        "extras": own,
-        "scales": scores.scales,
-        "post_ops": scores.post_ops,
         "rows": tiles.rows,
         "mr": tile.mr,
         "nv": tile.nv,
@@ -153,17 +144,51 @@ def _variant(scores: GemmProblem, values: TensorLayout, form: Form, tiles: _Tile
         "out_mr": result.mr,
         "out_nv": result.nv,
         "out_vw": result.vw,
-        "zeros_for_nan": form.zeros_for_nan,
         "wg": local,
     }
     last = len(scores.node.inputs)
     args: tuple[Arg, ...] = (
         In(scores.views.inputs[0]),
         scratch,
-        *(In(k) for k in own),
+        *(In(k) for k in scores.views.extras),
         In(last),
         Out(0),
     )
     first = pack_launch(scores, tile, panels, packed, scratch)
     launch = Launch("transformer/attention.cl.mako", params, args, size, local)
     return Variant(name, (first, launch), tiles.cost)
+
+
+def places_of(
+    scores: GemmProblem, packed: TensorLayout, values: TensorLayout, form: Form
+) -> Product:
+    """Return where queries, packed keys, operands, values and the result lie, in this order.
+
+    The scores themselves lie nowhere; the result tells the order of the batch axes.
+    """
+    outer = scores.views.dst.shape[:-2]
+    extras = {
+        **scores.views.extras,
+        VALUES: values.broadcast((*outer, *values.shape[-2:])),
+        RESULT: form.out,
+    }
+    places = product(Views(scores.views.a, packed, scores.views.dst, extras))
+    batch = replace(places.batch, pitches=(*places.batch.pitches[:2], *places.batch.pitches[3:]))
+    return replace(places, batch=batch)
+
+
+def params_of(scores: GemmProblem, places: Product, columns: int, form: Form) -> dict[str, Any]:
+    """Return the parameters that the templates share."""
+    return {
+        "m": scores.m,
+        "n": scores.n,
+        "d": scores.k,
+        "e": columns,
+        "q": places.a,
+        "dst": places.extras[RESULT][1],
+        "batch": places.batch,
+        "extras": {k: places.extras[k] for k in scores.views.extras},
+        "scales": scores.scales,
+        "post_ops": scores.post_ops,
+        "zeros_for_nan": form.zeros_for_nan,
+    }
