@@ -16,17 +16,25 @@ from clnn.ops.conv.problem import BIAS, WEIGHTS, ConvProblem
 from clnn.ops.conv.transpose_phases import TransposeProblem
 from clnn.ops.launch import Arg, Launch, Out, Variant
 from clnn.ops.problem import Operand
-from clnn.ops.shared.amx import how
+from clnn.ops.shared.amx import how, products
 from clnn.ops.shared.epilogue import post_op_operands
 from clnn.ops.shared.window import Window
+from clnn.traced import is_open
 from clnn.types import TensorType
+
+MOST_TAPS = 16  # each of which is a launch
 
 
 def amx_variants(problem: TransposeProblem) -> list[Variant]:
     """Return the launches of all phases; none where tiles do not take them, or a post-op has an operand."""
-    if not how(problem.target) or problem.group != 1 or not _is_apart(problem):
+    x, weights = problem.input(0), problem.input(WEIGHTS)
+    kind = products(x.memory, weights.memory) if how(problem.target) else ""
+    extents = (*x.type.shape, *problem.outputs[0].type.shape)
+    if kind != "bf16" or problem.group != 1 or any(map(is_open, extents)):
         return []
-    finite = np.isfinite(problem.input(WEIGHTS).largest)
+    if problem.taps > MOST_TAPS or not _is_apart(problem):
+        return []
+    finite = np.isfinite(weights.largest)
     if not finite or not problem.is_constant(WEIGHTS, BIAS) or not problem.outputs[0].type.size:
         return []
     launches: list[Launch] = []

@@ -37,7 +37,7 @@ def amx_attention(scores: GemmProblem, values: Operand, form: Form) -> list[Vari
     lies = flip(lies) if form.trans_v else lies
     known = not any(map(is_open, (*scores.views.dst.shape, *lies.shape, scores.k)))
     fits = known and scores.fits_fast and not scores.b_is_const and is_one(scores.product.a[1])
-    if not fits or scores.m < LEAST_ROWS or scores.k % 2 or not lies.shape[-1]:
+    if not fits or scores.m < LEAST_ROWS or scores.k % 2 or not (scores.n and lies.shape[-1]):
         return []
     for ma in (2, 1):
         tiles = -(-scores.m // (ma * amx.ROWS))

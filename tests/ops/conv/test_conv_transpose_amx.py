@@ -45,6 +45,7 @@ OTHERS = {
     "gaps": case(8, 40, (5, 9), (2, 2), strides=(3, 3)),
     "wider": case(8, 40, (5, 9), (2, 2), extra=1),
     "groups": case(8, 40, (5, 9), (2, 2), group=2),
+    "many_taps": case(8, 20, (2, 20), (1, 17)),
     "odd": case(7, 40, (5, 9), (2, 2)),
 }
 

@@ -51,6 +51,7 @@ def test_heads(device, how, shape):
 
 
 STEPS = {
+    "no_keys": (heads(1, 2, 8, 0, 16, 16), {}),
     "few_queries": (heads(1, 2, 3, 40, 16, 16), {}),
     "odd_terms": (heads(1, 2, 9, 40, 15, 16), {}),
     "constant_keys": (heads(1, 2, 9, 17, 8, 8), {"consts": (1, 3)}),
