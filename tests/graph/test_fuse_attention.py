@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from harness import normal
+from harness import normal, of_cpus
 from onnx import helper, numpy_helper
 from reference_engines import exact_session
+from targets import with_tiles
 
 import clnn
 from clnn.compile import load_graph, prepare
@@ -233,6 +234,22 @@ def test_spellings_are_one_op_and_give_onnxruntimes_numbers(device, spell):
     (want,) = exact_session(spelling.bytes()).run(None, spelling.feeds)
     with clnn.compile_model(spelling.bytes(), device) as session:
         np.testing.assert_allclose(session(spelling.feeds)["y"], want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("way", ["x86", "plain"])
+@pytest.mark.parametrize("spell", [bert, causal, swin, coatnet, shared_keys])
+def test_in_bfloat16_where_a_device_has_tiles_of_registers(device, spell, way, monkeypatch):
+    spelling, options = spell(), clnn.Options(dtype="bf16")
+    (want,) = exact_session(spelling.bytes()).run(None, spelling.feeds)
+    with clnn.compile_model(spelling.bytes(), device, options) as session:
+        apart = session(spelling.feeds)["y"]
+    with_tiles(monkeypatch, device, way)
+    with clnn.compile_model(spelling.bytes(), device, options) as session:
+        got = session(spelling.feeds)["y"]
+        kinds = [s.node.spec.kind for s in session.plan.scheduled]
+    assert ("attention" in kinds and "softmax" not in kinds) == of_cpus(device), kinds
+    scale = np.abs(want).max()
+    assert np.abs(got - want).max() <= max(2 * np.abs(apart - want).max(), 0.01 * scale)
 
 
 @pytest.mark.parametrize("added", [False, True])

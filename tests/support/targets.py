@@ -57,5 +57,6 @@ def with_tiles(monkeypatch: pytest.MonkeyPatch, device: str, way: str) -> None:
         return replace(target, vector=amx.COLUMNS, features=features)
 
     monkeypatch.setattr(planning, "target_of", wide)
+    monkeypatch.setattr("clnn.compile.target_of", wide)
     monkeypatch.setattr(amx, "CANDIDATES", 64)
     monkeypatch.setattr(amx, "SUMS", ((2, 2),))
