@@ -24,7 +24,7 @@ from clnn.graph.passes.store import store_as
 from clnn.graph.rounding import Range
 from clnn.importers.onnx.stages.program import is_staged
 from clnn.open_model import OpenModel
-from clnn.ops.shared.amx import how
+from clnn.ops.shared import amx
 from clnn.options import Options
 from clnn.ports import ports_of
 from clnn.runtime.build.program import Device
@@ -395,10 +395,10 @@ def _is_cpu(device: str | int | None) -> bool:
 
 def _attends(options: Options, device: str | int | None) -> bool:
     """Whether a device has a kernel for all of an attention of values that are stored in bfloat16."""
-    if options.dtype != "bf16" or not _is_cpu(device):
+    if options.dtype != "bf16":
         return False
     try:
-        return bool(how(allowed(target_of(select_device(device)), options)))
+        return bool(amx.how(allowed(target_of(select_device(device)), options)))
     except NoDeviceError:
         return False
 

@@ -25,13 +25,8 @@ if TYPE_CHECKING:
     from clnn.types import Array
 
 STDOUT = "-"
-TAKE_STAGES = (
-    "inspect",
-    "run",
-    "bench",
-    "profile",
-    "verify",
-)  # commands, also of models that run in stages
+# Commands that take models that run in stages, too.
+TAKE_STAGES = ("inspect", "run", "bench", "profile", "verify")
 Shape = tuple[str, "tuple[int, ...] | int"]
 
 

@@ -6,7 +6,7 @@ take the place of the row's first half, where they are rows of the second produc
 
 Tensors  q: rows of pitch 1; dst, extras: any pitches
          panels, values: k and v in columns of 32, packed in pairs of rows as gemm/tiled reads them with `dot`; zeros behind
-         the last column, and behind the last row of v
+         the last row of v. What is behind the last column makes scores and results that are not used
          The last tile of rows starts early enough to be whole and stores only the rows that no other tile stores.
          Scores beyond the last key are -infinity.
 Launch   global (tiles of rows, batch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from clnn.layout import TensorLayout
 from clnn.ops.gemm.packing import Unpacked, pack_matrices
 from clnn.ops.gemm.problem import GemmProblem
 from clnn.ops.launch import In, Launch, Out, Scratch, Variant, grid
@@ -44,7 +45,7 @@ def amx_attention(scores: GemmProblem, values: Operand, form: Form) -> list[Vari
         mr = -(-scores.m // (tiles * ma)) * ma
         held = mr * (_pitch(scores.n) + 1) * F32.itemsize
         if mr <= scores.m and held <= min(MOST_BYTES, scores.target.local_bytes // 2):
-            return [_variant(scores, values, form, (ma, mr))]
+            return [_variant(scores, lies, values.ctype, form, (ma, mr))]
     return []
 
 
@@ -53,11 +54,14 @@ def _pitch(n: int) -> int:
     return spread_pitch(-(-n // WIDTH) * WIDTH)
 
 
-def _variant(scores: GemmProblem, values: Operand, form: Form, rows: tuple[int, int]) -> Variant:
-    """Return the launches of tiles of `rows` (tiles of registers, queries): two pack, one does all else."""
+def _variant(
+    scores: GemmProblem, lies: TensorLayout, ctype: str, form: Form, rows: tuple[int, int]
+) -> Variant:
+    """Return the launches of tiles of `rows` (tiles of registers, queries): two pack, one does all else.
+
+    lies, ctype: the values' layout and type.
+    """
     target, (ma, mr), tile = scores.target, rows, Tile(rows[1], 2, amx.COLUMNS)
-    lies = values.layout.unpadded()
-    lies = flip(lies) if form.trans_v else lies
     keys = -(-scores.n // KEYS) * KEYS
     k_panels = panels_for(scores.k, scores.n, tile, target, True)
     v_panels = panels_for(keys, lies.shape[-1], tile, target, True)
@@ -83,7 +87,7 @@ def _variant(scores: GemmProblem, values: Operand, form: Form, rows: tuple[int, 
         for which, view in (("panels", packed_k), ("values", packed_v))
     )
     k_given = Unpacked(scores.views.b, scores.b.ctype, scores.b_arg, True)
-    v_given = Unpacked(lies, values.ctype, In(last), True)
+    v_given = Unpacked(lies, ctype, In(last), True)
     launches = (
         pack_matrices(k_given, tile, k_panels, packed_k, k_scratch, target),
         pack_matrices(v_given, tile, v_panels, packed_v, v_scratch, target, keys // 2),

@@ -92,9 +92,10 @@ def test_nan_infinity_and_rows_of_one_value(device):
 
 
 @pytest.mark.parametrize("name", ["tokens", "odd tokens", "instances", "groups", "columns"])
-def test_code_for_gpus(device, as_gpu, name):
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+def test_code_for_gpus(device, as_gpu, name, dtype):
     spec, inputs, orders = affine(name)
-    check_op(device, spec, inputs, orders=orders)
+    check_op(device, spec, inputs, orders=orders, dtype=dtype)
 
 
 def test_groups_and_parts_of_gpus(device, as_gpu):

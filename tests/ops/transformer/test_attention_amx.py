@@ -101,6 +101,14 @@ def test_keys_and_values_that_heads_share(device, how):
     check(device, Attention(Gemm(0.25, trans_b=True)), [q, k, None, v])
 
 
+@pytest.mark.parametrize("turned", [0, 1, 2])
+def test_groups_of_heads_that_share_keys_and_values(device, how, turned):
+    q = normal((2, 3, 2, 11, 16))
+    k, v = normal((2, 3, 1, 23, 16), 1), normal((2, 3, 1, 23, 32), 2)
+    spec = Attention(Gemm(0.25, trans_b=True, post_ops=ADD), turned=turned)
+    check(device, spec, [q, k, None, normal((3, 2, 11, 23), 3), v])
+
+
 def test_operands_at_any_pitch(device, how):
     orders = {"i0": (0, 2, 1, 3), "i1": (0, 2, 1, 3), "i3": (0, 1, 3, 2), "o0": (0, 1, 3, 2)}
     inputs = heads(2, 3, 9, 17, 8, 24)
